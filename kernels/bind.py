@@ -14,8 +14,8 @@ from mcf.kernels.algorithms import primitives as _primitives
 # A plain Python function of straight-line formulas over the primitives.
 Algorithm = Callable[..., Any]
 
-# The first parameter of an algorithm that need not run where it holds for no element of a block:
-# what it returns is then selected for none.
+# Name of the optional first parameter of an algorithm. The algorithm need not run where the
+# parameter is false for every element of a block: its result is then selected nowhere.
 NEEDED = "needed"
 
 PRIMITIVE_NAMES = frozenset(n for n in vars(_primitives) if not n.startswith("_"))
@@ -23,7 +23,7 @@ PRIMITIVE_NAMES = frozenset(n for n in vars(_primitives) if not n.startswith("_"
 
 @functools.cache
 def weight(function: Algorithm) -> int:
-    """How many operations of arithmetic an algorithm has, those that it calls included."""
+    """Count the arithmetic operations of an algorithm, those of called algorithms included."""
     assert isinstance(function, FunctionType)
     found = 0
     for step in dis.get_instructions(function):
@@ -39,7 +39,7 @@ def weight(function: Algorithm) -> int:
 
 
 class Binder:
-    """Turns an algorithm, and every algorithm it calls, into functions of one executor.
+    """Bind an algorithm, and every algorithm it calls, to the primitives of one executor.
 
     Args:
         wrap: applied to each bound function (`numba.njit`, a Triton jit, the identity).
@@ -63,15 +63,18 @@ class Binder:
         self._bound: dict[Any, Any] = {}
 
     def with_own(self, own: Mapping[Algorithm, Any]) -> Binder:
-        """Return a binder that has further versions of its own."""
+        """Return a binder that also uses the executor's own versions in `own`."""
         return Binder(self._wrap, self._primitives, self._slots, {**self._own, **own})
 
     def identity(self, function: Algorithm) -> Any:
-        """What a function is known by: two of one identity are bound once."""
+        """Return the cache key of an algorithm; algorithms with equal keys are bound once."""
         return function
 
     def __call__(self, function: Algorithm) -> Any:
-        """Return `function` bound; functions are bound once and shared."""
+        """Return `function` bound to the primitives.
+
+        Each function is bound once and then shared.
+        """
         if function in self._own:
             return self._own[function]
         identity = self.identity(function)

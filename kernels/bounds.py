@@ -1,4 +1,4 @@
-"""What an operation guarantees: one question to the tables of pairs and of expansions.
+"""Error bounds of all operations: one lookup in the tables of pairs and of expansions.
 
 `pair_bounds` has the error-free transforms and the networks of pairs, `expansion_bounds` the
 operations on expansions, `fold_bounds` sums by their length. Documentation and tests read them too.
@@ -14,9 +14,9 @@ from mcf.kernels.expansion_bounds import EXACT, EXPANSIONS, expansion_bound
 from mcf.kernels.formats import format_of
 from mcf.kernels.pair_bounds import pair_bound
 
-# Other names: of a difference, and of a float as second argument.
+# Operations whose bound is that of another one; True if the second argument is a float.
 _SAME = {"sub": ("add", False), "grow": ("add", True), "scale": ("mul", True)}
-# Error-free transforms give two components; the signs of components are no arithmetic.
+# Error-free transforms return two components. Sign operations act on bits and are exact.
 _TRANSFORMS = ("two_sum", "fast_two_sum", "split", "two_prod")
 _SIGNS = ("neg", "abs")
 OPERATIONS = (*EXPANSIONS, *_SAME, *_TRANSFORMS, *_SIGNS, "ldexp")
@@ -82,7 +82,7 @@ def bound(
         if terms != 2:
             raise ValueError(f"{operation} gives 2 components, got terms={terms!r}")
         row = pair_bound(operation)
-        # Below the range of products their errors are rounded.
+        # The error of a product below this range is itself rounded.
         absolute = float(fmt.min_subnormal) if row.product_margin is not None else 0.0
         source = f"{row.source}, doi:{row.doi}"
         return Guarantee(
@@ -91,7 +91,7 @@ def bound(
     name, float_second = _SAME.get(operation, (operation, False))
     if operation in _SIGNS or operation == "ldexp":
         expansion_bound("add", terms)
-        # Components that leave the normal range are rounded.
+        # A component that leaves the normal range is rounded.
         absolute = terms * float(fmt.min_subnormal) / 2 if operation == "ldexp" else 0.0
         return Guarantee(0.0, absolute, True, EXACT, "by component", "IEEE 754")
     found = expansion_bound(name, terms, float_second=float_second)

@@ -1,4 +1,4 @@
-"""The operations on the parts of complex expansions: one kernel from three or four to two."""
+"""Operators on the parts of complex expansions: three or four operands, two results, one kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PARTS = ("a", "b", "c", "d")
 
 
 def _sum(name: str, family: complex_numbers.Family) -> Operation:
-    """One whose second operand may be of single floats."""
+    """Return an operation whose second operand may have single floats as parts."""
     count = len(family.parameters)
     return Operation(
         f"complex_{name}",
@@ -24,7 +24,7 @@ def _sum(name: str, family: complex_numbers.Family) -> Operation:
 ADD = _sum("add", complex_numbers.ADD)
 SUB = _sum("sub", complex_numbers.SUB)
 MUL = _sum("mul", complex_numbers.MUL)
-# By a real number.
+# Products and quotients by a real number.
 SCALE = _sum("scale", complex_numbers.SCALE)
 UNSCALE = _sum("unscale", complex_numbers.UNSCALE)
 DIV = Operation(

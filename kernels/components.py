@@ -1,4 +1,4 @@
-"""Tuples of component tensors: what functions on them take, checked and broadcast.
+"""Check and broadcast the arguments of functions on tuples of component tensors.
 
 An expansion is a tuple of 1 to 4 tensors of one dtype, device and shape, largest component first.
 """
@@ -20,7 +20,7 @@ MAX_TERMS = 4
 
 
 def padded(x: Sequence[Tensor], terms: int) -> Components:
-    """The components, and zeros behind them until there are `terms`."""
+    """Return the components of `x`, padded with zeros to `terms` components."""
     return (*x, *(torch.zeros_like(x[0]) for _ in range(terms - len(x))))
 
 
@@ -31,7 +31,7 @@ def checked(
     most: int = MAX_TERMS,
     counts: Sequence[int] | None = None,
 ) -> list[list[Tensor]]:
-    """The components of each argument, broadcast to one shape.
+    """Check the arguments of a function and return their components, broadcast to one shape.
 
     Args:
         function: its name, for messages.
@@ -67,9 +67,9 @@ def checked(
     if same_shape:
         return grouped
     shape = max((t.shape for group in grouped for t in group), key=len)
-    # Sizes that are being traced can be compared, and not be members of a set.
+    # Sizes that are being traced can be compared but not hashed.
     if all(t.shape == shape for group in grouped for t in group if t.ndim):
-        # Numbers without dimensions beside tensors of one shape; asking torch takes longer.
+        # Zero-dimensional tensors with tensors of one shape: faster than `torch.broadcast_shapes`.
         return [[t if t.ndim else t.expand(shape) for t in group] for group in grouped]
     try:
         shape = torch.broadcast_shapes(*(t.shape for group in grouped for t in group))
@@ -100,7 +100,7 @@ def check_truth(function: str, out: Tensor, first: Tensor) -> None:
 
 
 def check_out(function: str, out: Sequence[Tensor], first: Tensor, terms: int) -> None:
-    """Refuse an `out` that the result does not fit as it is."""
+    """Refuse an `out` whose components differ from the result in number, dtype, device or shape."""
     if not isinstance(out, (tuple, list)) or not all(isinstance(t, Tensor) for t in out):
         raise TypeError(f"{function}: out must be a tuple of {terms} tensors")
     if len(out) != terms:
@@ -117,13 +117,13 @@ def check_out(function: str, out: Sequence[Tensor], first: Tensor, terms: int) -
 
 
 def _is_tuple(argument: object) -> bool:
-    # Tuples first: to ask whether something is a sequence takes long.
+    # Test for tuples first: `isinstance(argument, Sequence)` is slow.
     sequence = type(argument) is tuple or isinstance(argument, Sequence)
     return sequence and all([isinstance(t, Tensor) for t in argument])  # type: ignore[attr-defined]
 
 
 def _any(function: str, name: str, argument: Argument, most: int) -> list[Tensor]:
-    """The components of an argument that has any number of them up to a limit."""
+    """Return the components of an argument that may have 1 to `most` of them."""
     if isinstance(argument, Tensor):
         return [argument]
     if not _is_tuple(argument):
@@ -139,7 +139,7 @@ def _any(function: str, name: str, argument: Argument, most: int) -> list[Tensor
 
 
 def _fixed(function: str, name: str, argument: Argument, count: int) -> list[Tensor]:
-    """The components of an argument that has a fixed number of them."""
+    """Return the components of an argument that must have `count` of them."""
     if count == 1:
         if not isinstance(argument, Tensor):
             raise TypeError(f"{function}: {name} must be a tensor, got {type(argument).__name__}")
@@ -155,7 +155,7 @@ def _fixed(function: str, name: str, argument: Argument, count: int) -> list[Ten
 
 
 def _alike(t: Tensor, first: Tensor) -> bool:
-    """Whether there is nothing to say about a tensor beside the first; what most calls find."""
+    """Return whether a tensor matches the first one, so that no further check is needed."""
     return (
         t.dtype is first.dtype
         and t.shape == first.shape

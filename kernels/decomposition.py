@@ -1,4 +1,4 @@
-"""The declaration of whole decompositions of small matrices, which executors make loops of.
+"""Declare the decomposition of whole small matrices, from which executors generate loops.
 
 All of `eigh` of symmetric matrices, or of `svd` of matrices of no more than twice as many columns
 as rows, in expansions of float64. What is computed, and in which order, is what
@@ -33,14 +33,14 @@ from mcf.kernels.formats import FP64
 from mcf.kernels.refinement import Refinement, refinement
 from mcf.kernels.rotation import Rotations, rotations
 
-# What a matrix ends as; LEFT is nothing done, ROTATE that `more` is missing.
+# Final states of a matrix. LEFT: nothing was done. ROTATE: the sweeps of `more` are needed.
 DONE, LEFT, ROTATE = 1, 2, 3
-# Exponents of the largest element of a matrix that is not left, and of its values.
+# Largest exponent of an element of a matrix that is decomposed, and of its eigenvalues.
 LARGEST, HIGHEST = 1022, 1000
 
 
 class Limits(NamedTuple):
-    """What may be left, in u^terms, by first components; rows are those of W.
+    """Limits of the residuals, in units of u^terms and from first components; rows are W's.
 
     Args:
         own: of W W^T - I on the diagonal, times rows.
@@ -66,7 +66,7 @@ LOST = 2**24
 
 
 class Numbers(NamedTuple):
-    """Of a decomposition; exponents are those of powers of two.
+    """Numeric parameters of a decomposition; exponents are those of powers of two.
 
     Args:
         symmetric: whether it is `eigh`, else `svd`.
@@ -85,10 +85,10 @@ class Numbers(NamedTuple):
     limits: Limits
 
 
-# Compared and hashed by identity, as `Elementwise`.
+# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decomposition:
-    """Eigenvalues and eigenvectors, or singular ones, of expansions of float64.
+    """Eigenvalues and eigenvectors, or singular values and vectors, of float64 expansions.
 
     Args:
         given: components of matrices and results, as many as `terms`, or one.
@@ -117,7 +117,7 @@ class Decomposition:
 
 @functools.cache
 def decomposition(given: int) -> Decomposition:
-    """The decomposition of matrices of so many components."""
+    """Return the decomposition of matrices with `given` components per element."""
     terms = max(2, given)
     plain = product_fold(FP64, 1, 1, 1)
     return Decomposition(

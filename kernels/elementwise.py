@@ -1,4 +1,4 @@
-"""The declaration of a fused elementwise kernel, from which each executor makes its own."""
+"""Declare a fused elementwise kernel, from which each executor generates its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcf.kernels.formats import Format
 
 _serial = itertools.count()
 
-# What generated code calls something else.
+# Identifiers that generated code uses itself; fields and scalars must not have these names.
 _TAKEN = frozenset(
     "data addresses rows starts stops scalars sums parts shares arrival turn share end count "
     "counter item row first last start n i live random function".split()
@@ -24,7 +24,7 @@ _TAKEN = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One tensor of a kernel: how it is stored and what the kernel does with it.
+    """A tensor of a kernel: how it is stored and whether the kernel reads or writes it.
 
     Args:
         name: of the field.
@@ -56,7 +56,7 @@ class Field:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """How a field of integers keeps numbers: what is loaded is decoded, what is stored encoded.
+    """A field of integer codes: loaded codes are decoded and stored numbers are encoded.
 
     Args:
         field: the field.
@@ -74,11 +74,11 @@ class Code:
     beside: tuple[str, ...] = ()
 
 
-# The names of random bits in generated code.
+# The variables that hold random bits in generated code.
 DRAWN = {"weight": "random", "first": "random_first", "second": "random_second"}
 
 
-# Compared and hashed by identity: executors look their kernels up at every launch.
+# Instances are compared and hashed by identity: executors look kernels up at every launch.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Elementwise:
     """For every index: load fields into registers, apply `function`, round and store its results.
@@ -139,7 +139,7 @@ class Elementwise:
     few: bool = False
     calls: tuple[Algorithm, ...] = ()
     codes: tuple[Code, ...] = ()
-    # Distinguishes kernels of one name in executors' caches and in generated code.
+    # The serial number distinguishes kernels of one name in caches and in generated code.
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Elementwise:
 
     @functools.cached_property
     def draws(self) -> frozenset[str]:
-        """Which random bits it draws for each element."""
+        """The kinds of random bits that the kernel draws for each element."""
         coded = {code.field for code in self.codes}
         return frozenset(
             f.draw for f in self.fields if f.written and (f.rounding or f.name in coded)
@@ -165,16 +165,16 @@ class Elementwise:
 
     @functools.cached_property
     def packed(self) -> bool:
-        """Whether a field has two numbers in an element: then neighbours are computed together."""
+        """Whether a field packs two numbers into an element; neighbours are computed together."""
         return any(f.format.packed > 1 for f in self.fields)
 
     @property
     def random(self) -> bool:
-        """Whether it draws random bits for each element."""
+        """Whether the kernel draws random bits for each element."""
         return bool(self.draws)
 
     def draw_statements(self, index: str) -> list[str]:
-        """The statements that draw them for the element of an index."""
+        """Return the statements that draw the random bits of the element with this index."""
         lines = []
         if "weight" in self.draws:
             lines.append(f"random = draw({index}, {', '.join(parameters(words.random16)[1:])})")
@@ -184,7 +184,7 @@ class Elementwise:
         return lines
 
     def decode_statements(self, prefix: str = "decode_") -> list[str]:
-        """Return the statements that make numbers of the codes that were loaded.
+        """Return the statements that decode the loaded codes.
 
         They call functions whose names are `prefix` and the name of a field.
         """
@@ -196,7 +196,7 @@ class Elementwise:
         ]
 
     def ordered_stores(self) -> list[tuple[str, str]]:
-        """The (result, field) pairs in the order in which they are rounded.
+        """Return the (result, field) pairs in the order in which they are rounded.
 
         A correction comes last, and a code after what is beside it.
         """
@@ -205,7 +205,7 @@ class Elementwise:
         return sorted(self.stores, key=lambda pair: (pair[0] == last, depth.get(pair[1], 0)))
 
     def store_statements(self) -> list[str]:
-        """The statements that correct results and make of them what is stored; see `kept`."""
+        """Return the statements that correct and encode the results before they are stored."""
         fields, codes = {f.name: f for f in self.fields}, {c.field: c for c in self.codes}
         results = {field: result for result, field in self.stores}
         lines = []
@@ -229,11 +229,11 @@ class Elementwise:
         return lines
 
     def kept(self, field: str) -> str:
-        """The variable that is stored in a field: a number, or its code."""
+        """Return the variable that is stored in a field: a number or its code."""
         return f"{'kept' if any(c.field == field for c in self.codes) else 'new'}_{field}"
 
     def helpers(self) -> dict[str, Algorithm]:
-        """The algorithms that these statements call, by the names that they have there."""
+        """Return the algorithms that the generated statements call, by their names there."""
         found: dict[str, Algorithm] = {}
         if "weight" in self.draws:
             found["draw"] = words.random16
@@ -248,39 +248,39 @@ class Elementwise:
 
     @functools.cached_property
     def register(self) -> Format:
-        """The format registers hold, the widest that any of the fields or the arithmetic needs."""
+        """The widest register format that any field or the arithmetic needs."""
         wanted = [f.format.register for f in self.fields] + [self.arithmetic.register]
         return max(wanted, key=lambda f: f.p)
 
     def members(self, parameter: str) -> tuple[str, ...]:
-        """The names whose values make up a parameter: its group, or itself."""
+        """Return the names of the values that make up a parameter: its group, or itself."""
         return dict(self.groups).get(parameter, (parameter,))
 
     def constant_or_name(self, name: str) -> str:
-        """The variable or constant that supplies one value in generated code."""
+        """Return the variable or constant that supplies one value in generated code."""
         name = dict(self.loads).get(name, name)
         return "ZERO" if name in self.absent else name
 
     def expression(self, parameter: str) -> str:
-        """The expression that supplies a parameter in generated code."""
+        """Return the expression that supplies a parameter in generated code."""
         names = [self.constant_or_name(n) for n in self.members(parameter)]
         return f"({', '.join(names)},)" if parameter in dict(self.groups) else names[0]
 
     def argument(self, parameter: str, values: Mapping[str, Any]) -> Any:
-        """The value that supplies a parameter, from the values by name."""
+        """Return the value of a parameter, from the values by name."""
         found = tuple(values[self.constant_or_name(n)] for n in self.members(parameter))
         return found if parameter in dict(self.groups) else found[0]
 
     def call(self) -> str:
-        """The argument list of `function` in generated code."""
+        """Return the argument list of `function` in generated code."""
         return ", ".join(self.expression(p) for p in parameters(self.function))
 
     def outputs(self) -> str:
-        """The targets that take the results in generated code."""
+        """Return the assignment targets of the results in generated code."""
         return ", ".join(f"out_{r}" for r in self.results) + ","
 
     def call_of(self, function: Algorithm) -> str:
-        """The argument list of `sums` or a correction in generated code.
+        """Return the argument list of `sums` or of a correction in generated code.
 
         A `new_` of what is absent is 0.
         """
@@ -296,7 +296,7 @@ class Elementwise:
 
 
 def parameters(function: Algorithm) -> tuple[str, ...]:
-    """Names of the positional parameters of an algorithm."""
+    """Return the names of the positional parameters of an algorithm."""
     assert isinstance(function, FunctionType)
     code = function.__code__
     return code.co_varnames[: code.co_argcount]

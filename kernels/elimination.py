@@ -1,4 +1,4 @@
-"""The declaration of Gaussian elimination in a panel, from which executors make loops.
+"""Declare Gaussian elimination of a panel, from which executors generate loops.
 
 A panel P is some rows that are taken off one another in order. For j = 0, 1, ...
 
@@ -69,7 +69,7 @@ class Elimination:
 
 @functools.cache
 def elimination(kind: str, fmt: Format, terms: int, parts: int = 1) -> Elimination:
-    """The elimination of a kind on expansions of a format and a number of components.
+    """Return the elimination of a kind for a format and a number of components.
 
     Args:
         kind: as `Elimination` has it.

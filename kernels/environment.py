@@ -1,4 +1,4 @@
-"""One project to an environment: the distribution `mcf`, another one, is imported as `mcf` too."""
+"""Refuse environments that also hold the other distribution imported as `mcf`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refuse_shared() -> None:
     """
     for other in importlib.metadata.distributions(name="mcf"):
         summary = str(other.metadata["Summary"])
-        # What this project was built as before it was called mcf-torch may still lie about.
+        # An older build of this project, named `mcf`, may still be installed.
         ours = summary.startswith("Multi-component floats")
         if not ours and Path(str(other.locate_file("mcf/__init__.py"))).is_file():
             raise ImportError(

@@ -1,4 +1,4 @@
-"""The algorithms over rational numbers, for tests and for reading: every rounding is exact."""
+"""Run the algorithms over rational numbers, for tests and for reading: every rounding is exact."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import Format
 
-# A finite number is a Fraction; infinities and NaN are Python floats, which Fractions mix with.
+# A finite number is a Fraction. Infinities and NaN are Python floats, which mix with Fractions.
 Number = Fraction | float
 
 
 def is_finite(x: Number) -> bool:
-    """Whether x is neither an infinity nor NaN."""
+    """Return whether x is neither an infinity nor NaN."""
     return isinstance(x, Fraction)
 
 
 def exponent(x: Fraction) -> int:
-    """floor(log2 |x|) of a number other than 0."""
+    """Return floor(log2 |x|) for x other than 0."""
     n, d = abs(x.numerator), x.denominator
     e = n.bit_length() - d.bit_length()
     return e if (n << max(-e, 0)) >= (d << max(e, 0)) else e - 1
@@ -35,7 +35,7 @@ def _power_of_two(e: int) -> Fraction:
 
 @functools.cache
 def rounding(fmt: Format) -> Callable[[Number], Number]:
-    """The function x -> x rounded to nearest even in `fmt`, with gradual underflow.
+    """Return the function that rounds x to nearest even in `fmt`, with gradual underflow.
 
     Overflow gives an infinity, as IEEE 754 has it: for |x| >= (2 - 2**-p) * 2**emax. Infinities
     and NaN are returned as they are. Zero has no sign.
@@ -58,13 +58,13 @@ def rounding(fmt: Format) -> Callable[[Number], Number]:
 
 
 def square_root(x: Number, fmt: Format) -> Number:
-    """sqrt(x) rounded once to `fmt`; NaN for x < 0."""
+    """Return sqrt(x) rounded once to `fmt`; NaN for x < 0."""
     if not isinstance(x, Fraction):
         return x if x > 0 else math.nan
     if x <= 0:
         return x if x == 0 else math.nan
-    # At least p + 2 bits of the root: what is cut off cannot reach a midpoint of the format, so
-    # any value strictly between two neighbouring roots stands for it.
+    # Compute at least p + 2 bits of the root. The truncated part cannot reach a midpoint of the
+    # format, so any value strictly between two neighbouring roots rounds like the exact one.
     shift = max(0, fmt.p + 2 - exponent(x) // 2)
     scaled = (x.numerator << 2 * shift) // x.denominator
     root = math.isqrt(scaled)
@@ -73,7 +73,7 @@ def square_root(x: Number, fmt: Format) -> Number:
     return rounding(fmt)(between)
 
 
-# Words are Python's integers in [-2**31, 2**31).
+# 32-bit words are Python integers in [-2**31, 2**31).
 
 
 def _wrap(w: int) -> int:
@@ -81,7 +81,7 @@ def _wrap(w: int) -> int:
 
 
 def _bits(x: Number) -> int:
-    # A finite number is one of float32 and so is the float.
+    # A finite number fits float32, so its conversion is exact.
     return int.from_bytes(struct.pack(">f", float(x)), "big", signed=True)
 
 
@@ -111,7 +111,7 @@ WORDS: dict[str, Any] = {
 }
 
 
-# Longs are Python's integers in [-2**63, 2**63).
+# 64-bit words are Python integers in [-2**63, 2**63).
 
 
 def _bits64(x: Number) -> int:
@@ -146,7 +146,7 @@ def bind(
     roundings: Mapping[str, Format] | None = None,
     slots: Mapping[str, FunctionType] | None = None,
 ) -> Callable[..., Any]:
-    """An algorithm as a function of exact numbers, in which each `rn` rounds correctly to `fmt`.
+    """Return an algorithm as a function of exact numbers, in which `rn` rounds correctly to `fmt`.
 
     Numbers are Fractions, which the caller has rounded to the formats they are stored in;
     infinities and NaN are Python floats. Zero has no sign, so signs of zeros, and of infinities
@@ -180,7 +180,7 @@ def _binder(fmt: Format, register: Format | None, roundings: Any, slots: Any) ->
 def primitives(
     fmt: Format, register: Format | None, roundings: Mapping[str, Format]
 ) -> dict[str, Any]:
-    """The exact version of every primitive."""
+    """Return the exact version of every primitive."""
     in_register = rounding(register) if register is not None else _same
 
     def twice(to: Format) -> Callable[[Number], Number]:
@@ -222,7 +222,8 @@ def _same(x: Number) -> Number:
 
 
 def _minus(exact: Number, c: Number) -> Number:
-    # An exact product may be too large for the float that a Fraction becomes beside an infinity.
+    # An exact product may overflow when Python converts it to a float to combine it with an
+    # infinity.
     return -c if isinstance(exact, Fraction) and not isinstance(c, Fraction) else exact - c
 
 

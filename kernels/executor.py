@@ -1,4 +1,4 @@
-"""What an executor is: the methods it has to write, and those that it may write better."""
+"""The interface of executors: methods that each must implement, and optional faster ones."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from mcf.kernels.factoriser import Factoriser
 from mcf.kernels.fold import Fold
 from mcf.kernels.row_tasks import RowTask
 
-# Elements whose squares are summed at a time: bounds the temporary memory, and keeps it in cache
-# on a CPU.
+# Number of elements whose squares are summed at a time. It bounds the temporary memory, and on a
+# CPU keeps it in cache.
 BLOCK = {"cpu": 1 << 14}
 DEVICE_BLOCK = 1 << 22
 
-# A digit of a long accumulator counts less than 2**DIGIT, in 64 bits.
+# A digit of a long accumulator counts less than 2**DIGIT and is kept in 64 bits.
 DIGIT = 32
 _MASK = (1 << DIGIT) - 1
 
 
 class Launch(Protocol):
-    """A kernel prepared for rows of known sizes on one device, to be run on any tensors of these.
+    """A kernel prepared for rows of known sizes on one device.
 
-    It looks at no tensor and checks none: dtypes, sizes, layouts and devices are the caller's.
+    Callers may run it on any tensors of these sizes. It checks nothing: the caller guarantees
+    dtypes, sizes, layouts and devices.
     """
 
     def run(
@@ -47,7 +48,7 @@ class Launch(Protocol):
         """
 
     def row(self, scalars: Any) -> Callable[[list[int]], Any]:
-        """A function of the addresses of one row's tensors, which applies the kernel to them.
+        """Return a function that applies the kernel to one row, given the addresses of its tensors.
 
         Args:
             scalars: as in `run`; the same in all calls.
@@ -63,7 +64,7 @@ class Launch(Protocol):
         return call
 
     def in_place(self, scalars: Any) -> Callable[[list[int]], Sequence[range]] | None:
-        """`row` of a kernel whose results may lie where operands do; None where there is none.
+        """Return `row` for a kernel whose results may overwrite operands; None if there is none.
 
         Args:
             scalars: as in `row`.
@@ -77,7 +78,7 @@ class Launch(Protocol):
 
 
 class Executor(Factoriser, abc.ABC):
-    """Runs declarations on tensors.
+    """Run declared kernels on tensors.
 
     Every executor gives the same bits; they differ in what they run on and in speed.
 
@@ -133,7 +134,7 @@ class Executor(Factoriser, abc.ABC):
     def fold_within(
         self, spec: Fold, operands: list[list[Tensor]], least: float, most: float
     ) -> tuple[Tensor, bool] | None:
-        """`fold` of float64 numbers that looks at the first operand's, where it has such a loop.
+        """Fold float64 numbers and test whether the first operand's magnitudes are in a range.
 
         Returns:
             The partial sums, and whether all magnitudes that are not 0 are in a range; None where
@@ -142,7 +143,7 @@ class Executor(Factoriser, abc.ABC):
         return None
 
     def fold_columns(self, spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
-        """Fold rows along the middle of contiguous [M / inner, count, inner], where it has a loop.
+        """Fold rows along the middle of contiguous [M / inner, count, inner]; None if unsupported.
 
         Returns:
             The partial sums, float64 [spec.state, M]; None where it has none.
@@ -152,7 +153,7 @@ class Executor(Factoriser, abc.ABC):
     def fold_deviations(
         self, spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
     ) -> Tensor | None:
-        """Fold rows with a number of each row, `centre`, as `Fold.fixed` has it.
+        """Fold rows together with one number per row, `centre`, as described by `Fold.fixed`.
 
         Rows are along the middle of contiguous [M / inner, count, inner].
 
@@ -172,13 +173,13 @@ class Executor(Factoriser, abc.ABC):
     def prepare(
         self, spec: Elementwise, sizes: Sequence[int], device: torch.device
     ) -> Launch | None:
-        """A launch of a kernel on rows of these sizes, or None where nothing can be prepared."""
+        """Prepare a launch of a kernel on rows of these sizes; return None if unsupported."""
         return None
 
     def prepare_fold(
         self, spec: Fold, rows: int, length: int, device: torch.device
     ) -> Callable[[list[int], int], None] | None:
-        """A fold of so many rows of so many elements, or None where nothing can be prepared.
+        """Prepare a fold of `rows` rows of `length` elements; return None if unsupported.
 
         Returns:
             A function of the addresses of the components, contiguous [rows, length], and of that of
@@ -189,7 +190,7 @@ class Executor(Factoriser, abc.ABC):
     def prepare_product(
         self, spec: Fold, shape: tuple[int, int, int, int], device: torch.device
     ) -> Callable[[list[int], int], None] | None:
-        """A product of [batch, rows, inner] by [batch, inner, columns], or None.
+        """Prepare a product [batch, rows, inner] by [batch, inner, columns]; None if unsupported.
 
         Returns:
             A function of the addresses of the components, contiguous, and of that of the partial
@@ -198,7 +199,7 @@ class Executor(Factoriser, abc.ABC):
         return None
 
     def rows(self, task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
-        """Do what `mcf.kernels.row_tasks` describes, where the executor has a loop for it.
+        """Run a task of `mcf.kernels.row_tasks`, if the executor has a loop for it.
 
         Returns:
             False where it has none, and has done nothing.
@@ -208,7 +209,7 @@ class Executor(Factoriser, abc.ABC):
     def prepare_rows(
         self, task: RowTask, shape: tuple[int, int], device: torch.device
     ) -> Callable[[list[int]], None] | None:
-        """The same for few elements, as a function of the tensors' addresses; None without one."""
+        """Prepare a task on small rows as a function of addresses; return None if unsupported."""
         return None
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
@@ -235,20 +236,20 @@ class Executor(Factoriser, abc.ABC):
     def square_sums(
         self, t: Tensor, first: Tensor, second: Tensor, high: int, low: int
     ) -> tuple[Tensor, Tensor]:
-        """Sums of squares in integers: the same for any order of the elements.
+        """Return sums of squares as integers, which do not depend on the order of the elements.
 
-        Of the sum over (t first second)^2 = h 2**-high + l 2**-(high + low) + rest the sums of h,
-        rounded down, and of l, to nearest and ties to even.
+        Split each (t first second)^2 into h 2**-high + l 2**-(high + low) + rest. The results are
+        the sums of h (rounded down) and of l (rounded to nearest, ties to even).
 
         Args:
             t: a contiguous floating-point tensor.
-            first: a power of two, float64 on its device.
-            second: another; with both |t first second| < 1.
+            first: a power of two, float64 on the tensor's device.
+            second: another power of two; with both, |t first second| < 1.
             high: at most 28.
             low: at most 30.
 
         Returns:
-            Two int64 tensors without dimensions on its device.
+            Two zero-dimensional int64 tensors on the tensor's device.
         """
         total = [torch.zeros((), dtype=torch.int64, device=t.device) for _ in range(2)]
         for part in t.detach().reshape(-1).split(BLOCK.get(t.device.type, DEVICE_BLOCK)):

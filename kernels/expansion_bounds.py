@@ -1,4 +1,4 @@
-"""What the operations on expansions guarantee, by number of components: for docs and tests.
+"""Error bounds of the operations on expansions by number of components, for docs and tests.
 
 With eta the smallest subnormal number of the format and t the exact result on the given
 components, a result r satisfies
@@ -25,7 +25,7 @@ from mcf.kernels.pair_bounds import pair_bound
 
 @dataclasses.dataclass(frozen=True)
 class ExpansionBound:
-    """One row.
+    """One row of the table.
 
     Args:
         operation: its name in `mcf.kernels.operations`.
@@ -64,7 +64,7 @@ class ExpansionBound:
         return _value(self.coefficients, dtype)
 
     def relative_to_product(self, dtype: torch.dtype) -> Fraction:
-        """What is relative to |x * y|, exactly."""
+        """Return the coefficient of |x * y| for a dtype, exactly."""
         return _value(self.of_product, dtype)
 
 
@@ -80,22 +80,22 @@ def _value(polynomial: tuple[tuple[int, Fraction], ...], dtype: torch.dtype) -> 
 EXACT = "0 (exact)"
 _JMP = "Joldes, Muller, Popescu 2017, doi:10.1145/3121432"
 _IEEE = "IEEE 754"
-# The magnitudes of every step, propagated by a test of these numbers.
+# A test propagates the magnitudes of every step for these rows.
 _DERIVED = "derived, tests/kernels/test_derived_bounds.py"
 _SMT = "SMT solver, tests/kernels/test_smt_networks.py"
 _INSERTED = "derived, docs/numerics.md; insertion: Shewchuk 1997, doi:10.1007/PL00009321"
 
-# Relative part, absolute part, algorithm, source.
+# A row: relative part, absolute part, algorithm, source.
 _Cells = tuple[list[tuple[int, int | Fraction]], int, str, str]
 
 
 def _pair(operation: str, absolute: int) -> _Cells:
-    """The row of pairs as `mcf.kernels.pair_bounds` has it."""
+    """Return the row of pairs from `mcf.kernels.pair_bounds`."""
     row = pair_bound(operation)
     return list(row.terms), absolute, row.algorithm, f"{row.source}, doi:{row.doi}"
 
 
-# By operation and number of components.
+# Rows by operation; entry n - 1 of each list is for n components.
 _ROWS: dict[str, list[_Cells]] = {
     "add": [
         ([(1, 1)], 0, "rounding", _IEEE),
@@ -157,14 +157,14 @@ _ROWS: dict[str, list[_Cells]] = {
         ([(4, 1), (5, 2)], 0, "VecSum sweeps", _INSERTED),
     ],
 }
-# Of the error of `fma` what is relative to |x * y|: that of the product, rounded into the sum.
+# Part of the error of `fma` that is relative to |x * y|: the product's error, rounded into the sum.
 _OF_PRODUCT: dict[int, list[tuple[int, int | Fraction]]] = {
     1: [(2, 2)],
     2: [(2, 5), (4, 10)],
     3: [(3, 24), (4, 51)],
     4: [(4, 14), (5, 301)],
 }
-# Where a float as second argument has an algorithm of its own.
+# Rows of operations that have an algorithm of their own for a float as second argument.
 _BY_FLOAT: dict[tuple[str, int], _Cells] = {
     ("add", 2): _pair("grow", 0),
     ("mul", 2): _pair("scale", 3),
@@ -184,7 +184,7 @@ def _row(operation: str, terms: int, float_second: bool, cells: _Cells) -> Expan
     )
 
 
-# Their names.
+# Names of the operations in the table.
 EXPANSIONS = tuple(_ROWS)
 
 EXPANSION_BOUNDS = (
@@ -194,7 +194,7 @@ EXPANSION_BOUNDS = (
 
 
 def expansion_bound(operation: str, terms: int, *, float_second: bool = False) -> ExpansionBound:
-    """The row of an operation; that of a float as second argument where it has one of its own.
+    """Return the row of an operation, preferring the row for a float as second argument if asked.
 
     Raises:
         ValueError: for an operation or a number of components that the table lacks.
@@ -209,7 +209,7 @@ def expansion_bound(operation: str, terms: int, *, float_second: bool = False) -
 
 
 def markdown() -> str:
-    """The table as `docs/numerics.md` shows it."""
+    """Return the table in Markdown, as shown in `docs/numerics.md`."""
     lines = [
         "| operation | n | relative | absolute | algorithm | proof |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""What an executor may have loops for in linear algebra; all of these have launches otherwise."""
+"""The optional linear algebra loops of executors; each operation also has a path without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcf.kernels.rotation import Rotations
 
 
 class Factoriser:
-    """Factorisations, each where the executor has a loop for it: none here."""
+    """Factorisations that an executor may implement as loops; this base class has none."""
 
     def eliminate(
         self,
@@ -29,7 +29,7 @@ class Factoriser:
         sides: Sequence[Tensor] | None = None,
         determinant: Sequence[Tensor] | None = None,
     ) -> bool:
-        """Factorise a panel in place, where the executor has a loop for it.
+        """Factorise a panel in place, if the executor has a loop for it.
 
         Args:
             spec: "lu" or "cholesky".
@@ -54,13 +54,13 @@ class Factoriser:
     def prepare_elimination(
         self, spec: Elimination, shape: Sequence[int], sides: int = 0, determinant: bool = False
     ) -> Callable[..., tuple[Any, Any]] | None:
-        """`eliminate` of whole matrices of a shape [B, m, n], m >= n, with exchanges, or None.
+        """Prepare `eliminate` for whole matrices [B, m, n], m >= n; None if unsupported.
 
-        With right-hand sides or determinants nobody asks for the factors.
+        Rows are exchanged. With right-hand sides or determinants the factors are not returned.
 
         Returns:
-            A function of the addresses of A and, of "lu", of the right-hand sides and of the
-            determinants; it returns `info` and the pivots, as integers one after the other.
+            A function of the addresses of A and, for "lu", of the right-hand sides and of the
+            determinants. It returns `info` and then the pivots as integers.
         """
         return None
 
@@ -72,7 +72,7 @@ class Factoriser:
         upper: bool,
         unit: bool,
     ) -> Callable[[list[int], list[int]], Any] | None:
-        """`substitute` of contiguous X of a shape [B, w, k] and A of these strides, or None.
+        """Prepare `substitute` for contiguous X [B, w, k] and strided A; None if unsupported.
 
         Returns:
             A function of the addresses of A and X.
@@ -82,7 +82,7 @@ class Factoriser:
     def prepare_reflection(
         self, spec: Reflection, shape: Sequence[int], wanted: int
     ) -> Callable[[list[int], list[int]], Any] | None:
-        """`reflect` of all columns of matrices of a shape [B, m, n], or None.
+        """Prepare `reflect` for all columns of matrices [B, m, n]; None if unsupported.
 
         Returns:
             A function of the addresses of R and of so many columns of Q.
@@ -92,7 +92,7 @@ class Factoriser:
     def prepare_decomposition(
         self, spec: Decomposition, batch: int, shape: tuple[int, int], numbers: Numbers
     ) -> Callable[..., Sequence[int]] | None:
-        """Decompositions of so many matrices, no more rows than columns, or None.
+        """Prepare decompositions of matrices with no more rows than columns; None if unsupported.
 
         Returns:
             A function of the addresses of A's components; of how many elements lie from matrix to
@@ -111,7 +111,7 @@ class Factoriser:
         upper: bool,
         unit: bool,
     ) -> bool:
-        """Solve A Y = X in place, where the executor has a loop for it.
+        """Solve A Y = X in place, if the executor has a loop for it.
 
         Args:
             spec: a "substitution".
@@ -135,7 +135,7 @@ class Factoriser:
         whole: bool = False,
         q: Sequence[Tensor] | None = None,
     ) -> bool:
-        """Reflect a panel to upper triangular form, where the executor has a loop for it.
+        """Reflect a panel to upper triangular form, if the executor has a loop for it.
 
         Args:
             spec: the reflections.
@@ -156,7 +156,7 @@ class Factoriser:
     def rotate(
         self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
     ) -> Tensor | None:
-        """Make rows orthogonal by Jacobi's sweeps (`mcf.kernels.rotation`), where it has a loop.
+        """Make rows orthogonal by Jacobi sweeps (`mcf.kernels.rotation`), if there is a loop.
 
         Args:
             spec: the sweeps.
@@ -181,7 +181,7 @@ class Factoriser:
         tolerance: int,
         share: int,
     ) -> Tensor | None:
-        """Correct orthogonal matrices (`mcf.kernels.refinement`), where it has a loop.
+        """Correct orthogonal matrices (`mcf.kernels.refinement`), if there is a loop for it.
 
         Args:
             spec: the corrections.

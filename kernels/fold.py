@@ -1,4 +1,4 @@
-"""The declaration of a sum of terms, from which each executor makes its own kernels.
+"""Declare a sum of terms, from which each executor generates its own kernels.
 
 A fold adds up terms computed from the elements of one or two operands. Its order is part of its
 definition, so that every executor, any number of threads and any vector length give the same bits:
@@ -27,7 +27,7 @@ from mcf.kernels.formats import FP32, FP64, Format
 
 LANES = 256
 GROUP = 4
-# A line of the cache in float64.
+# Number of float64 elements in a cache line.
 STEP = 8
 CHUNK = GROUP * LANES
 BLOCK = 64 * LANES
@@ -58,28 +58,28 @@ class Fold:
 
     @property
     def merge(self) -> Algorithm:
-        """Adds two partial sums inside a tree of GROUP terms."""
+        """The algorithm that adds two partial sums inside a tree of GROUP terms."""
         return accumulate.MERGE[self.state]
 
     @property
     def combine(self) -> Algorithm:
-        """Adds two partial sums anywhere else."""
+        """The algorithm that adds two partial sums outside the trees."""
         return accumulate.COMBINE[self.state]
 
 
 def state_for(fmt: Format, terms: int, register: Format = FP64) -> int:
-    """How many registers a partial sum needs for results of `terms` components."""
+    """Return how many registers a partial sum needs for results of `terms` components."""
     if fmt == register:
         return max(2, terms)
     if register == FP32:
-        # Two registers have 48 bits: enough for two components of 11.
+        # Two registers hold 48 bits, enough for two components of 11 bits.
         return 2 if terms <= 2 else 3
     return 3 if fmt == FP32 and terms == 4 else 2
 
 
 @functools.cache
 def sum_fold(fmt: Format, components: int, terms: int, register: Format = FP64) -> Fold:
-    """The sum of expansions, accurate for a result of `terms` components."""
+    """Return the fold that sums expansions, accurate for a result of `terms` components."""
     state = state_for(fmt, max(components, terms), register)
     table = fold_terms.WIDE_SUM if fmt == register else fold_terms.NARROW_SUM
     term = table[components, state]
@@ -89,7 +89,7 @@ def sum_fold(fmt: Format, components: int, terms: int, register: Format = FP64) 
 
 @functools.cache
 def product_fold(fmt: Format, left: int, right: int, terms: int, register: Format = FP64) -> Fold:
-    """The sum of products of expansions of `left` and `right` components, equal or one of them 1.
+    """Return the fold that sums products of expansions with `left` and `right` components.
 
     Components are those of one format.
     """
@@ -102,7 +102,7 @@ def product_fold(fmt: Format, left: int, right: int, terms: int, register: Forma
 
 @functools.cache
 def deviation_fold(terms: int) -> Fold:
-    """The sum of squared differences between expansions in float64 and one number of each row."""
+    """Return the fold of squared differences between float64 expansions and one number per row."""
     term = fold_terms.SQUARED_GAP[terms]
     formats, components = (FP64, FP64), (terms, terms)
     return Fold(f"deviation_{terms}", term, formats, components, terms, fixed=1)
@@ -110,7 +110,7 @@ def deviation_fold(terms: int) -> Fold:
 
 @functools.cache
 def narrow_deviation_fold(fmt: Format, components: int, terms: int, enter: Algorithm) -> Fold:
-    """The same of narrower expansions, of which `enter` makes `terms` components of float64."""
+    """Return `deviation_fold` for narrow expansions; `enter` converts them to float64."""
     term, formats = fold_terms.gap_of(enter, terms), (fmt, FP64)
     name = f"deviation_{fmt.name}_{components}_{terms}"
     return Fold(name, term, formats, (components, terms), terms, fixed=1)

@@ -1,4 +1,4 @@
-"""What folds guarantee, as exact functions of their length; derived in `docs/numerics.md`.
+"""Error bounds of folds as exact functions of their length; derived in `docs/numerics.md`.
 
 With T the sum of the absolute values of the terms, |result - exact| <= relative * |exact| +
 absolute * T, without overflow and with every product above the underflow of its error.
@@ -12,26 +12,26 @@ from fractions import Fraction
 from mcf.kernels.fold import BLOCK, GROUP, LANES, state_for
 from mcf.kernels.formats import FP32, FP64, Format
 
-# Per number of registers s: errors of a term and of a tree of terms, and of each combination after
-# it, in units of u**s T.
+# By number of registers s, in units of u**s T: errors of a term and its tree, and of each later
+# combination.
 _TREE = {2: 36, 3: 250, 4: 3000}
 _STEP = {2: 3, 3: 24, 4: 240}
 
 
 @dataclasses.dataclass(frozen=True)
 class FoldBound:
-    """The two coefficients of a bound."""
+    """The two coefficients of a fold's error bound."""
 
     relative: Fraction
     absolute: Fraction
 
     def error(self, exact: Fraction, size: Fraction) -> Fraction:
-        """The largest error for an exact result and its T."""
+        """Return the largest error, given the exact result and the sum T of absolute values."""
         return self.relative * abs(exact) + self.absolute * size
 
 
 def depth(length: int, lanes: int = LANES) -> int:
-    """Combinations between a term's tree and the sum, for lanes of `length` elements in all."""
+    """Return how many combinations lie between a term's tree and the sum of `length` elements."""
     if lanes == 1:
         return -(-length // GROUP) + GROUP
     rows = -(-min(length, BLOCK) // lanes)
@@ -42,7 +42,7 @@ def depth(length: int, lanes: int = LANES) -> int:
 def register_bound(
     fmt: Format, terms: int, length: int, lanes: int, register: Format = FP64
 ) -> FoldBound:
-    """The bound of the registers' sum, before it is rounded; arguments as `fold_bound`."""
+    """Return the bound of the sum in registers, before rounding; arguments as in `fold_bound`."""
     state = state_for(fmt, terms, register)
     steps = depth(length, lanes)
     absolute = (_TREE[state] + _STEP[state] * steps) * register.u**state
@@ -53,14 +53,14 @@ def register_bound(
     return FoldBound(Fraction(0), absolute)
 
 
-# Terms of components narrower than registers hold the registers' bits below their first component,
-# or below two in three registers: what is lost there, in units of the registers' u and of the
-# format's u**(s - 1); each rounding is counted in docs/numerics.md.
+# Errors below the first component (below the first two, with three registers) when components are
+# narrower than registers. Units: u of the registers times u**(s - 1) of the format.
+# docs/numerics.md counts each rounding.
 _LOST = {FP64: {2: 4, 3: 8}, FP32: {2: 5, 3: 12}}
 
 
 def _growth(steps: int) -> Fraction:
-    """Errors of second order in float32 registers, where many combinations make them count.
+    """Return the growth factor of second-order errors over many steps in float32 registers.
 
     A step multiplies what came before by 1 + 8 u at most, and (1 + x)**n < 1 / (1 - n x).
     """
@@ -74,9 +74,9 @@ def _growth(steps: int) -> Fraction:
 
 
 def rounded(bound: FoldBound, fmt: Format, terms: int, register: Format = FP64) -> FoldBound:
-    """The bound of expansions in registers that are rounded to a format and components."""
+    """Return the bound after registers are rounded to a format and number of components."""
     if fmt == register:
-        # Components that are not wanted are dropped: there are some for one only.
+        # Surplus components are dropped, which happens only for results of one component.
         unit = fmt.u if terms == 1 else Fraction(0)
     else:
         unit = fmt.u**terms
@@ -86,7 +86,7 @@ def rounded(bound: FoldBound, fmt: Format, terms: int, register: Format = FP64) 
 def fold_bound(
     fmt: Format, terms: int, length: int, lanes: int = LANES, register: Format = FP64
 ) -> FoldBound:
-    """The bound of a sum or dot product of `length` terms, with one lane that of a matrix product.
+    """Return the bound of a sum or dot product of `length` terms; one lane is a matrix product.
 
     Args:
         fmt: the components' format.

@@ -1,4 +1,4 @@
-"""Binary floating-point formats: what a component is stored in and what a register computes in."""
+"""Binary floating-point formats of stored components and of registers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Format:
     packed: int = 1
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a tensor for numbers of a shape, whose last dimension `packed` divides."""
+        """Return the shape of a tensor that stores numbers of this shape, packed if need be."""
         return shape if self.packed == 1 else (*shape[:-1], shape[-1] // self.packed)
 
     @property
@@ -47,7 +47,7 @@ class Format:
 
     @functools.cached_property
     def largest(self) -> float:
-        """The same as a Python float."""
+        """The largest finite number as a Python float."""
         return float(self.max)
 
     @property
@@ -62,7 +62,7 @@ class Format:
 
     @property
     def itemsize(self) -> float:
-        """Bytes of one number in memory; a toy format has none."""
+        """Bytes of one number in memory; 0 for a toy format."""
         return 0 if self.dtype is None else self.dtype.itemsize / self.packed
 
     @property
@@ -83,12 +83,12 @@ FP16 = Format("fp16", 11, -14, 15, torch.float16)
 FP32 = Format("fp32", 24, -126, 127, torch.float32)
 FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
 
-# Integers that a register holds as their value; not formats of components.
+# Integer formats: a register holds the value. They are not formats of components.
 INT32 = Format("int32", 32, 0, 31, torch.int32)
 INT16 = Format("int16", 16, 0, 15, torch.int16)
 INT8 = Format("int8", 8, 0, 7, torch.int8)
 UINT8 = Format("uint8", 8, 0, 7, torch.uint8)
-# Two to a byte.
+# Two numbers are packed into a byte.
 UINT4 = Format("uint4", 4, 0, 3, torch.uint8, packed=2)
 
 FORMATS: dict[torch.dtype, Format] = {
@@ -100,7 +100,7 @@ FORMATS: dict[torch.dtype, Format] = {
 
 
 def toy(p: int, emin: int = -6, emax: int = 6) -> Format:
-    """A format small enough to try every number in it.
+    """Return a format with few enough numbers to test exhaustively.
 
     At most 24 bits, so that every product and sum of two of its numbers is exact in the float64
     registers it lives in.

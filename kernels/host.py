@@ -1,4 +1,4 @@
-"""The algorithms on Python's own floats, for the few numbers that a host computes with.
+"""Run the algorithms on Python floats, for scalars that the CPU computes.
 
 A formula is written out once, as one Python function without calls, loops or primitives, by
 applying it to the names of its variables. That function has the operations of the formula in its
@@ -21,7 +21,7 @@ _SPLITTER = 2.0**27 + 1
 
 
 def quotient(a: float, b: float) -> float:
-    """The quotient as IEEE 754 has it, also by zero."""
+    """Return a / b as in IEEE 754, including division by zero."""
     if b == 0:
         if a == 0 or a != a:
             return math.nan
@@ -30,13 +30,13 @@ def quotient(a: float, b: float) -> float:
 
 
 def divided(x: Any, size: Any, inverse: Any) -> Any:
-    """`powers.divided`, which is exact, in Python's words."""
+    """Return the quotient and remainder of `powers.divided` (exact), in plain Python."""
     q = x // size
     return q, x - q * size
 
 
 class _Name:
-    """A variable of the function that is being written."""
+    """A variable of the function that is being generated."""
 
     def __init__(self, name: str, text: _Text) -> None:
         self.name, self._text = name, text
@@ -88,31 +88,31 @@ def _word(x: Any) -> str:
 
 
 class _Text:
-    """The lines of one function."""
+    """The source lines of one generated function."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._numbers = itertools.count()
 
     def variable(self) -> _Name:
-        """A new one."""
+        """Create a fresh variable."""
         return _Name(f"x{next(self._numbers)}", self)
 
     def assigned(self, expression: str) -> _Name:
-        """A new variable that has the value of an expression."""
+        """Assign an expression to a fresh variable and return it."""
         made = self.variable()
         self.lines.append(f"{made.name} = {expression}")
         return made
 
     def called(self, name: str, count: int, arguments: tuple[Any, ...]) -> tuple[_Name, ...]:
-        """The results of a function that is left a call."""
+        """Emit a call of a function that is not inlined, and return its results."""
         found = tuple(self.variable() for _ in range(count))
         given = ", ".join(map(_word, arguments))
         self.lines.append(f"{', '.join(x.name for x in found)} = {name}({given})")
         return found
 
     def primitives(self) -> dict[str, Any]:
-        """What the primitives of `mcf.kernels.algorithms` write."""
+        """Return the primitives of `mcf.kernels.algorithms` as functions that emit source."""
 
         def same(x: Any) -> Any:
             return x
@@ -151,11 +151,12 @@ class _Text:
         }
 
 
-# What steps ask for again and again; see `powers.power`. Left calls, which keep their results.
+# Functions that steps call repeatedly; see `powers.power`. They stay calls, whose results are
+# cached.
 _KEPT = ("small_power", "large_power", "raised")
-# What is left a call in what function, and the number of its results. Of the 45 factors of
-# `large_power`, which is asked for once in 256 steps, each is a call: written out they would take
-# longer to compile than to compute.
+# Per function, the calls that are not inlined and the number of results of each. `large_power` is
+# needed once in 256 steps; each of its 45 factors is a call, because inlining would take longer to
+# compile than to run.
 _CALLS: dict[str, dict[str, int]] = {
     "power": dict.fromkeys(_KEPT, 2),
     "large_power": {"_bit": 5},
@@ -163,7 +164,7 @@ _CALLS: dict[str, dict[str, int]] = {
 
 
 class Host:
-    """The algorithms as functions of floats.
+    """Compile the algorithms into functions of Python floats.
 
     Args:
         slots: functions that stand in for names that an algorithm leaves open, by name.
@@ -174,7 +175,7 @@ class Host:
         self.bind = functools.cache(self._bind)
 
     def _bind(self, function: Algorithm) -> Callable[..., Any]:
-        """An algorithm as a function of floats; bound once."""
+        """Return an algorithm as a function of floats; each is compiled once."""
         assert isinstance(function, FunctionType)
         text = _Text()
         calls, called = _CALLS.get(function.__name__, {}), dict[str, Any]()

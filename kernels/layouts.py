@@ -1,4 +1,4 @@
-"""Bring tensors of any layout before an executor, which sees only dense ones."""
+"""Convert tensors of any layout for an executor, which accepts only dense ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from mcf.kernels.tables import table_of, to_device
 
 Run = Callable[[Elementwise, Sequence[Sequence[Tensor]], Tensor, Tensor | None], Tensor | None]
 
-# Elements that are copied at a time where tensors are not dense or their layouts differ: bounds
-# the extra memory.
+# Elements copied at a time if tensors are not dense or their layouts differ; bounds extra memory.
 SLAB = 1 << 16
 
 
 def is_dense(t: Tensor) -> bool:
-    """Whether the elements fill one stretch of memory without holes or overlap, in any order."""
+    """Return whether the elements fill a range of memory without holes or overlap, in any order."""
     if t.is_contiguous():
         return True
     expected = 1
@@ -33,7 +32,7 @@ def is_dense(t: Tensor) -> bool:
 
 
 def same_layout(row: Sequence[Tensor]) -> bool:
-    """Whether all tensors are dense and keep their elements in the same order."""
+    """Return whether all tensors are dense and store their elements in the same order."""
     first = row[0]
     if all(t.is_contiguous() for t in row):
         return True
@@ -41,7 +40,7 @@ def same_layout(row: Sequence[Tensor]) -> bool:
 
 
 def _part(t: Tensor, size: int, dim: int, start: int, length: int) -> Tensor:
-    """`narrow` in terms of a dimension of `size` elements, which in `t` may be two to one."""
+    """Narrow a dimension that has `size` elements, of which `t` may pack two into one."""
     here = t.shape[dim]
     if here == size:
         return t.narrow(dim, start, length)
@@ -51,7 +50,7 @@ def _part(t: Tensor, size: int, dim: int, start: int, length: int) -> Tensor:
 def _slabs(row: Sequence[Tensor], first: int = 0) -> Iterator[tuple[list[Tensor], int]]:
     """Cut tensors of one shape into corresponding parts of at most SLAB elements.
 
-    Each is a stretch of the row-major order, and comes with the index of its first element.
+    Each part is contiguous in row-major order and comes with the index of its first element.
     """
     shape, size = row[0].shape, row[0].numel()
     if size <= SLAB:
@@ -60,7 +59,7 @@ def _slabs(row: Sequence[Tensor], first: int = 0) -> Iterator[tuple[list[Tensor]
     dim = next(d for d, n in enumerate(shape) if n > 1)
     step = max(1, shape[dim] * SLAB // size)
     if any(t.shape[dim] != shape[dim] for t in row):
-        # Whole bytes.
+        # Cut at whole bytes.
         step = max(2, step - step % 2)
     for start in range(0, shape[dim], step):
         length = min(step, shape[dim] - start)
@@ -68,12 +67,12 @@ def _slabs(row: Sequence[Tensor], first: int = 0) -> Iterator[tuple[list[Tensor]
         yield from _slabs(part, first + start * (size // shape[dim]))
 
 
-# Where the upper word of an element's index changes.
+# Indices in one period agree in their upper 32-bit word.
 _PERIOD = 1 << 32
 
 
 def _below_period(row: Sequence[Tensor], index: int) -> Iterator[tuple[list[Tensor], int]]:
-    """Cut contiguous tensors, the first element of which has an index, at multiples of _PERIOD."""
+    """Cut contiguous tensors at multiples of _PERIOD; `index` is that of the first element."""
     size = row[0].numel()
     if index % _PERIOD + size <= _PERIOD:
         yield list(row), index
@@ -122,21 +121,21 @@ def launch(
 
 
 def sums_of_nothing(spec: Elementwise, rows: int, device: torch.device) -> Tensor | None:
-    """Zeros for the sums of a kernel; none for one without sums: some devices lack float64."""
+    """Return zeros for the sums of a kernel, or None if it has none (some devices lack float64)."""
     if spec.sums is None:
         return None
     return torch.zeros(rows, spec.sum_count, dtype=torch.float64, device=device)
 
 
 def _rows(table: Tensor, indices: Sequence[int]) -> Tensor:
-    """Some rows of a table, without waiting for its device."""
+    """Return some rows of a table, without synchronising with its device."""
     if list(indices) == list(range(len(table))):
         return table
     return table[to_device(table_of(indices, torch.int64), table.device)]
 
 
 def _add(sums: Tensor, indices: Sequence[int], result: Tensor) -> None:
-    """Add to some rows of the sums, without waiting for their device."""
+    """Add to some rows of the sums, without synchronising with their device."""
     sums.index_add_(0, to_device(table_of(indices, torch.int64), sums.device), result)
 
 
@@ -148,10 +147,10 @@ def _launch_random(
     live: Tensor | None,
     first: Sequence[int],
 ) -> Tensor | None:
-    """The same for a kernel that draws random numbers: elements are known by row-major index."""
+    """Launch a kernel that draws random numbers, with elements numbered in row-major order."""
     device = rows[0][0].device
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
-    # Where the index of the first element is not given apart the table is on the host.
+    # If the first indices are not given separately, the table is on the CPU.
     indices = first or [int(index) for index in scalars[:, -1].tolist()]
     pieces: list[list[Tensor]] = []
     starts: list[int] = []
@@ -195,7 +194,7 @@ def _launch_uniform(
     scalars: Tensor,
     uniform: Sequence[int],
 ) -> None:
-    """Apply a kernel some of whose tensors have one element, to rows that are not all dense."""
+    """Launch a kernel with one-element tensors on rows that are not all dense."""
     assert spec.sums is None, "sums over uniform fields are not implemented"
     full = [k for k in range(len(spec.fields)) if k not in uniform]
     for j, row in enumerate(rows):

@@ -1,9 +1,9 @@
-"""Keys of narrow expansions: float64 numbers in whose order the values are, as few as decide.
+"""Compute sort keys of narrow expansions: as few float64 numbers as determine their order.
 
-A sum of two numbers of 32 or 16 bits is s + e with s = RN(x0 + x1) in float64, exactly; s is the
-larger for the larger value, and e is 0 wherever the bits of both are less than 53 apart. So nearly
-always s alone decides, a number of 64 bits that is compared as one. Sums of float16 are exact:
-between its largest and its smallest bit are 40.
+A sum of two numbers of 32 or 16 bits is s + e with s = RN(x0 + x1) in float64, exactly. A larger
+value has a larger or equal s, and e is 0 wherever the bits of both span less than 53. So s alone
+nearly always decides, as one 64-bit number. Sums of float16 are exact: its largest and smallest
+bit are 40 apart.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from mcf.kernels.algorithms.order import SUMMED_ALONE, left_over, summed
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FORMATS, FP16, FP64, Format
 
-# Fewer numbers are added by torch: they are not worth the compilation of a kernel.
+# Smaller inputs are added by PyTorch: compiling a kernel would not pay.
 _MANY = 1 << 12
 
 
 def limit(fmt: Format) -> float:
-    """What, and all beyond it, rounds to infinity in a format."""
+    """Return the smallest magnitude that rounds to infinity in a format."""
     return fmt.largest + 2.0 ** (fmt.emax - fmt.p)
 
 
-# Times this the numbers beyond are infinite in float64.
+# Multiplying a number beyond the limit by this gives infinity in float64.
 HUGE = 2.0**1023
 
 
 @functools.cache
 def _kernel(fmt: Format, terms: int, rest: bool) -> Elementwise:
-    """The kernel of sums, which counts those that are not exact, or of what they leave."""
+    """Return the kernel that computes sums and counts inexact ones, or (`rest`) their errors."""
     x = tuple(f"x{k}" for k in range(terms))
     exact = fmt == FP16
     return Elementwise(
@@ -61,7 +61,7 @@ def _scalars(fmt: Format) -> Tensor:
 
 
 def narrow_keys(x: Sequence[Tensor]) -> list[Tensor] | None:
-    """Float64 numbers whose lexicographic order is that of the values; None where none are known.
+    """Return float64 keys in whose lexicographic order the values are; None if unsupported.
 
     They depend on the value alone: of a sum beyond the range they are infinity and 0.
 
@@ -76,7 +76,7 @@ def narrow_keys(x: Sequence[Tensor]) -> list[Tensor] | None:
         return None
     if terms == 1:
         return [first.to(torch.float64).contiguous()]
-    # Triton has no 16 bits beside registers of float64.
+    # Triton supports no 16-bit operands together with float64 registers.
     if first.numel() < _MANY or registry.executor_for(first.device) != "numba":
         return _by_torch(x, fmt)
     parts = [c.contiguous() for c in x]
@@ -90,7 +90,7 @@ def narrow_keys(x: Sequence[Tensor]) -> list[Tensor] | None:
 
 
 def _by_torch(x: Sequence[Tensor], fmt: Format) -> list[Tensor]:
-    """The same by torch's operations."""
+    """Compute `narrow_keys` with PyTorch operations."""
     first, *others = (c.to(torch.float64).contiguous() for c in x)
     s = first
     for c in others:

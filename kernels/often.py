@@ -1,7 +1,7 @@
-"""What is asked for so often that it is worth a kernel of its own.
+"""Count how often a kernel is requested, and compile it once that pays.
 
-Few numbers have another way, integers on the host, which is over sooner than a kernel of hundreds
-of operations is compiled, and takes longer than it from then on.
+Small inputs have another path, integer arithmetic on the CPU. It is faster than compiling a kernel
+of hundreds of operations, and slower than running the compiled kernel.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-# From which time on that a kind is asked for.
+# Number of requests from which on a kernel is compiled.
 OFTEN = 256
 _asked: Counter[Hashable] = Counter()
 
 
 def often(kind: Hashable) -> bool:
-    """Whether a kind has been asked for that often, this time included."""
+    """Count a request with this signature and return whether there were OFTEN of them."""
     _asked[kind] += 1
     return _asked[kind] >= OFTEN

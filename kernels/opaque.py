@@ -1,4 +1,4 @@
-"""The operations as opaque operators `torch.ops.mcf.*`, which `torch.compile` leaves alone."""
+"""Register the operations as opaque operators `torch.ops.mcf.*` for `torch.compile`."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ _library = torch.library.Library("mcf", "FRAGMENT")
 # Every scalar is the constant 1.
 _SCALARS = {k: torch.ones(1, k, dtype=torch.float64, device="cpu") for k in range(2)}
 
-# Elements of operands that are copied where they do not follow each other in memory.
+# Operands with at most this many elements are copied if they are not contiguous.
 _FEW = 1024
 
-# Makes the kernel for an operator's arguments; `uniform` has the places of those that are one
+# A function from an operator's arguments to its kernel; `uniform` lists the arguments that are one
 # number.
 Maker = Callable[..., Elementwise]
 
 
 def _run(spec: Elementwise, given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    # A kernel stores truth values as the bytes that they are.
+    # A kernel stores booleans as bytes.
     stored = [t.view(torch.int8) if t.dtype is torch.bool else t for t in out]
     registry.run(spec, [[*stored, *given]], _SCALARS[len(spec.scalars)])
 
 
 def _empty(spec: Elementwise, like: Tensor) -> list[Tensor]:
-    """New tensors for what a kernel writes, of one shape and device."""
+    """Return new tensors for the results of a kernel, of one shape and device."""
     kinds = result_dtypes(spec)
     return [torch.empty_like(like, dtype=k, memory_format=torch.contiguous_format) for k in kinds]
 
 
 def _separate(given: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
-    """Whether what is written overlaps nothing: a kernel's tensors must not."""
+    """Return whether the results overlap neither operands nor each other, as a kernel requires."""
     written = {t.untyped_storage().data_ptr() for t in out}
     read = {t.untyped_storage().data_ptr() for t in given}
     return len(written) == len(out) and written.isdisjoint(read)
 
 
 def _one_element(group: Sequence[Tensor]) -> bool:
-    """Whether a group is one number, expanded to more elements."""
+    """Return whether a group of components is one number, expanded to more elements."""
     return all(t.numel() > 1 and not any(t.stride()) for t in group)
 
 
 def _prepare(make: Maker, arguments: Sequence[Any]) -> tuple[Elementwise, list[Tensor]]:
-    """The kernel for an operator's arguments, and the tensors it reads."""
+    """Return the kernel for an operator's arguments, and the tensors it reads."""
     uniform = []
     given = []
     for position, argument in enumerate(arguments):
@@ -78,7 +78,7 @@ def _computed(make: Maker, arguments: Sequence[Any]) -> list[Tensor]:
     spec, given = _prepare(make, arguments)
     out = _empty(spec, arguments[0][0])
     if out[0].numel() <= _FEW and out[0].is_cpu:
-        # Copies take less time than to find out how such tensors lie in memory.
+        # Copying is faster than analysing the layout of such tensors.
         given = [t.contiguous() for t in given]
     _run(spec, given, out)
     return out
@@ -105,7 +105,7 @@ def _maker(operation: Operation) -> Maker:
 
 
 def _register(name: str, inputs: str, make: Maker) -> None:
-    """Define an operator that returns new tensors and one that writes into given ones.
+    """Define an operator that returns new tensors, and one that writes into given tensors.
 
     Args:
         name: under `torch.ops.mcf`.
@@ -135,7 +135,7 @@ def _register(name: str, inputs: str, make: Maker) -> None:
 
 
 def _register_transform(operation: Operation) -> None:
-    """Define the operator of a function of a fixed number of components: tensors, not lists."""
+    """Define the operator of a function with a fixed number of components: tensors, not lists."""
     [algorithm] = operation.algorithms
     terms = operation.terms(())
 

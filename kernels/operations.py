@@ -80,7 +80,7 @@ def _call(
 
 
 def apply(operation: Operation, arguments: Sequence[Argument], out: Out) -> Components:
-    """An operation on component tuples, checked and broadcast, by its operator."""
+    """Check and broadcast component tuples, and apply an operation to them."""
     given = checked(operation.name, operation.arguments, arguments)
     if operation in (*COMMUTATIVE, BARE_ADD, BARE_MUL) and len(given[0]) < len(given[1]):
         given[0], given[1] = given[1], given[0]
@@ -89,7 +89,7 @@ def apply(operation: Operation, arguments: Sequence[Argument], out: Out) -> Comp
 
 
 def transform(operation: Operation, *arguments: Argument) -> Components:
-    """One of `operators.TRANSFORMS`: arguments with fixed numbers of components, two results."""
+    """Apply one of `operators.TRANSFORMS`, whose arguments have fixed numbers of components."""
     given = checked(operation.name, operation.arguments, arguments, counts=operation.components)
     components = [t for group in given for t in group]
     result: Components = getattr(torch.ops.mcf, operation.name)(*components)
@@ -102,7 +102,7 @@ def two_sum(a: Tensor, b: Tensor) -> Components:
 
 
 def fast_two_sum(a: Tensor, b: Tensor) -> Components:
-    """The same where a = 0 or exponent(a) >= exponent(b); see `mcf.fast_two_sum`."""
+    """s = RN(a + b) and e = a + b - s exactly, if a = 0 or exponent(a) >= exponent(b)."""
     return transform(FAST_TWO_SUM, a, b)
 
 
@@ -186,7 +186,7 @@ def compare(x: Argument, y: Argument) -> Tensor:
 
 
 def _truth(function: str, operation: Operation, out: Tensor | None, **named: Argument) -> Tensor:
-    """A comparison of two arguments, in the order in which the kernel takes them."""
+    """Compare two arguments, given in the order in which the kernel takes them."""
     given = checked(function, tuple(named), tuple(named.values()))
     if out is None:
         [found] = getattr(torch.ops.mcf, operation.operator)(*given)
@@ -217,7 +217,7 @@ def ge(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
 
 
 def eq(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
-    """x = y by value; an expansion that is a tie has two forms, which are equal."""
+    """x = y by value; an expansion at a tie has two forms, which compare equal."""
     return _truth("eq", EQ, out, x=x, y=y)
 
 
@@ -227,7 +227,7 @@ def ne(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
 
 
 def renormalize(x: Argument, terms: int | None = None, *, out: Out = None) -> Components:
-    """The sum of 1 to 16 floats in any order, overlapping and cancelling, as an expansion.
+    """Sum 1 to 16 floats in any order, overlapping and cancelling, into an expansion.
 
     Args:
         x: the floats; each broadcasts.
@@ -273,7 +273,7 @@ def ldexp(x: Argument, exponent: Tensor | int, *, out: Out = None) -> Components
     k = torch.as_tensor(exponent, device=given[0].device)
     if k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
         raise TypeError(f"ldexp: exponent must hold integers, got {k.dtype}")
-    # From there on every result is zero or infinite.
+    # Beyond this exponent every result is zero or infinite.
     k = k.to(torch.int64).clamp(-2200, 2200)
     scaled = tuple(_scaled(t, k) for t in given)
     finite = torch.isfinite(scaled[0])
@@ -282,12 +282,12 @@ def ldexp(x: Argument, exponent: Tensor | int, *, out: Out = None) -> Components
 
 
 def _scaled(t: Tensor, k: Tensor) -> Tensor:
-    """t * 2**k, rounded once."""
+    """Return t * 2**k, rounded once."""
     register = FORMATS[t.dtype].register
     assert register.dtype is not None
     x = t.to(register.dtype)
-    # One factor where the register has it. The others come first: they leave the normal range only
-    # where the result is zero or infinite.
+    # Use one factor if the register format can represent it. The other factors come first: they
+    # leave the normal range only if the result is zero or infinite.
     low, high = register.emin, register.emax
     k = k.clamp(3 * low, 3 * high)
     main = k.clamp(low, high)

@@ -1,4 +1,4 @@
-"""The operations on component tuples: which algorithm each takes, and its kernel.
+"""Declare the operations on component tuples: the algorithm and the kernel of each.
 
 `mcf.kernels.operations` has the functions that check arguments and run them.
 """
@@ -19,7 +19,7 @@ from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, Format
 
-# The longest tuple that `renormalize` takes: its algorithm grows with the square.
+# The longest tuple that `renormalize` accepts: its cost grows with the square of the length.
 MAX_FLOATS = 16
 
 
@@ -62,15 +62,15 @@ class Operation:
 
     @property
     def operator(self) -> str:
-        """Its name under `torch.ops.mcf`."""
+        """The name of the operator under `torch.ops.mcf`."""
         return self.name if self.components is not None else f"expansion_{self.name}"
 
     def terms(self, given: Sequence[int]) -> int:
-        """How many components the result has."""
+        """Return how many components the result has."""
         return (self.results or max(given)) * self.parts
 
     def algorithm(self, terms: int, fmt: Format) -> Algorithm:
-        """That of a number of components in the registers of a format."""
+        """Return the algorithm for a number of components in the registers of a format."""
         short = dict(self.short).get(terms) if fmt in (BF16, FP16) else None
         if short is not None:
             return short
@@ -93,7 +93,7 @@ FAST_TWO_SUM = _transform(algorithms.fast_two_sum, a=1, b=1)
 SPLIT = _transform(algorithms.split, a=1)
 TWO_PROD = _transform(algorithms.two_prod, a=1, b=1)
 
-# Networks of pairs as they are, without special values.
+# Networks of pairs that do not treat infinities and NaN specially.
 GROW = _transform(algorithms.grow, x=2, a=1)
 SCALE = _transform(algorithms.scale, x=2, a=1)
 ADD_PAIRS = _transform(algorithms.add, x=2, y=2)
@@ -111,7 +111,7 @@ def _of(family: ieee.Family) -> tuple[Algorithm, ...]:
 
 
 def _by_float(family: ieee.Family) -> tuple[tuple[tuple[int, ...], Algorithm], ...]:
-    """The algorithms for a float as second argument."""
+    """Return the algorithms for a float as second argument."""
     return tuple(((terms, 1), algorithm) for terms, algorithm in family.items())
 
 
@@ -140,7 +140,7 @@ def _bare(name: str, network: ieee.Family, by_float: ieee.Family | None = None) 
     return Operation(name, ("x", "y"), _of(network), _by_float(by_float or {}))
 
 
-# Networks without what makes special values right, for `mcf.elementary.arithmetic`.
+# Networks that do not correct special values, for `mcf.elementary.arithmetic`.
 BARE_ADD = _bare("bare_add", ieee.SUM, ieee.BARE_PLUS_FLOAT)
 BARE_MUL = _bare("bare_mul", ieee.PRODUCT, ieee.TIMES_FLOAT)
 BARE_DIV = _bare("bare_div", ieee.QUOTIENT, ieee.OVER_FLOAT)
@@ -148,7 +148,7 @@ ABSORB = _bare("absorb", absorption.ABSORBED)
 BARE = (BARE_ADD, BARE_MUL, BARE_DIV, ABSORB)
 
 
-# x > y is y < x, and x >= y is y <= x.
+# There is no kernel for > and >=: x > y is y < x, and x >= y is y <= x.
 LT = _comparison("lt", ieee.LT)
 LE = _comparison("le", ieee.LE)
 EQ = _comparison("eq", ieee.EQ)
@@ -171,10 +171,10 @@ CLAMP = _selection("clamp", "x low high", selection.CLAMP)
 ABS = _selection("abs", "x", selection.ABS)
 COPYSIGN = _selection("copysign", "x y", selection.COPYSIGN)
 
-# Those whose results are operands or their negatives, bit for bit. They are no operators of
-# torch.ops.mcf: what traces or looks on gets torch's selections.
+# Operations whose results are operands or their negatives, bit for bit. They are not operators of
+# torch.ops.mcf: under tracing and dispatch modes PyTorch's selections run instead.
 SELECTIONS = (WHERE, MAXIMUM, MINIMUM, FMAX, FMIN, CLAMP, ABS, COPYSIGN)
-# Those in which x and y may be exchanged.
+# Operations in which x and y may be exchanged.
 COMMUTATIVE = (ADD, MUL, FMA)
 
 
@@ -190,7 +190,7 @@ def _kernel(
     result: Format | None = None,
     truths: tuple[str, ...] = (),
 ) -> Elementwise:
-    """A kernel of components.
+    """Return a kernel of an algorithm on components.
 
     Args:
         name: of the kernel.
@@ -231,7 +231,7 @@ def _kernel(
 def kernel(
     operation: Operation, fmt: Format, *given: int, uniform: frozenset[str] = frozenset()
 ) -> Elementwise:
-    """The kernel of an operation for the number of components of each argument.
+    """Return the kernel of an operation for the number of components of each argument.
 
     `uniform` names the arguments that are one number for all elements.
     """
@@ -246,7 +246,8 @@ def kernel(
     widest = max(given)
     arguments = []
     for argument, count in zip(operation.arguments, given, strict=True):
-        # An algorithm for a float takes one component of it and all of the others.
+        # An algorithm for a float takes one component of it, and all components of the other
+        # arguments.
         single = special and argument in operation.floats and count == 1
         taken = 1 if single else widest
         taken = 0 if argument in operation.truths else taken
@@ -274,9 +275,9 @@ def composite_kernel(
     result: Format | None,
     truths: tuple[str, ...],
 ) -> Elementwise:
-    """The kernel of an algorithm made of those of operations; see `_kernel`.
+    """Return the kernel of an algorithm composed from several operations; see `_kernel`.
 
-    `function` makes it, of the kernel's name.
+    `function` returns the algorithm, given the kernel's name.
     """
     kinds = "".join(str(given) for _, given, _ in arguments)
     name = f"{name}_{kinds}_{fmt.name}"
@@ -287,14 +288,14 @@ def composite_kernel(
 
 @functools.cache
 def result_dtypes(spec: Elementwise) -> tuple[torch.dtype, ...]:
-    """The dtypes of the tensors that a kernel of components writes, in the order of its fields."""
+    """Return the dtypes of the tensors that a kernel of components writes, in field order."""
     written = (f.format for f in spec.fields if f.written)
     return tuple(torch.bool if fmt == INT8 else fmt.dtype or torch.float64 for fmt in written)
 
 
 @functools.cache
 def renormalize_kernel(fmt: Format, count: int, terms: int, uniform: bool = False) -> Elementwise:
-    """The kernel of `renormalize` for a number of floats and of components."""
+    """Return the kernel of `renormalize` for a number of floats and of components."""
     name = f"expansion_renormalize_{count}to{terms}_{fmt.name}{'_one_x' * uniform}"
     function = distillation.distill(count, terms)
     names = frozenset("x" if uniform else "")
@@ -303,7 +304,7 @@ def renormalize_kernel(fmt: Format, count: int, terms: int, uniform: bool = Fals
 
 @functools.cache
 def settle_kernel(count: int, uniform: bool = False, register: Format = FP64) -> Elementwise:
-    """The kernel that makes an expansion of the partial sum that a fold leaves in registers."""
+    """Return the kernel that turns the partial sum of a fold into an expansion."""
     name = f"expansion_settle_{count}{'_one_x' * uniform}"
     name += f"_{register.name}" * (register != FP64)
     function = distillation.distill(count, count, partial=True)

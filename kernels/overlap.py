@@ -1,4 +1,4 @@
-"""Where tensors lie in memory, and whether two have a byte in common."""
+"""Addresses of tensors, and whether two tensors share a byte."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-# Tries of the exact comparison of two strided tensors, beyond which they count as shared.
+# Work limit of the exact comparison of two strided tensors; beyond it they count as overlapping.
 _MOST_WORK = 100_000
 # Bytes of the largest number.
 _NUMBER = 8
 
 
 class _Array:
-    """A tensor's memory as NumPy describes arrays; nothing is read from it."""
+    """Describe a tensor's memory to NumPy; nothing is read from it."""
 
     def __init__(self, t: Tensor) -> None:
         size = t.element_size()
@@ -31,7 +31,7 @@ class _Array:
 
 
 def address(t: Tensor) -> int:
-    """Where a tensor's memory begins; 0 where it has none of its own (meta, fake, wrappers)."""
+    """Return the address of a tensor, or 0 if it has no memory (meta, fake, wrappers)."""
     if t.device.type == "meta" or isinstance(t, FakeTensor):
         return 0
     try:
@@ -41,7 +41,7 @@ def address(t: Tensor) -> int:
 
 
 def span(t: Tensor) -> tuple[int, int]:
-    """The first address of a tensor and the one after its last; (0, 0) where it has no memory."""
+    """Return the first address of a tensor and the one after its last; (0, 0) without memory."""
     start = address(t) if t.numel() else 0
     if not start:
         return 0, 0
@@ -50,11 +50,12 @@ def span(t: Tensor) -> tuple[int, int]:
 
 
 def share(a: Tensor, b: Tensor) -> bool:
-    """Whether some element of one has a byte of the other, also where both are strided.
+    """Return whether two tensors, which may be strided, share a byte of some element.
 
-    Exact, by NumPy's bounded search; where that is too hard the answer is yes.
+    The answer of NumPy's bounded search is exact. If the search exceeds its limit, the answer is
+    True.
     """
-    # Not in NumPy's annotations.
+    # NumPy's annotations lack `max_work`.
     most: Any = _MOST_WORK
     try:
         return bool(np.shares_memory(_as_array(a), _as_array(b), max_work=most))
@@ -67,7 +68,7 @@ def _as_array(t: Tensor) -> Any:
 
 
 class Place(enum.Enum):
-    """Where a kernel's results lie: apart from operands, on some of them, or else."""
+    """How the results of a kernel overlap its operands: apart, exactly on some, or otherwise."""
 
     APART = enum.auto()
     ON = enum.auto()
@@ -75,24 +76,25 @@ class Place(enum.Enum):
 
 
 class Places:
-    """Where the results of a kernel lie that goes through its tensors element by element.
+    """Classify how the results of an elementwise kernel overlap its operands.
 
-    They are on operands where each that shares memory with some has its elements where those have
-    theirs: then an element's result overwrites nothing that another one's needs.
+    Results are ON operands if each result that shares memory with an operand has its elements at
+    the same addresses. Writing an element then overwrites nothing that another element needs.
     """
 
     def __init__(self, results: int, sizes: Sequence[int], elements: int) -> None:
-        """Of contiguous tensors, the results first.
+        """Describe contiguous tensors, the results first.
 
         Args:
-            results: how many they are.
-            sizes: the bytes of an element of each tensor; 0 for what is the same for every element,
-                of which the first number alone may be in a result.
-            elements: of each tensor.
+            results: the number of results.
+            sizes: bytes of an element of each tensor; 0 for a tensor with one number for all
+                elements,
+                which alone may overlap a result with its first number.
+            elements: elements of each tensor.
         """
         lengths = [size * elements or _NUMBER for size in sizes]
-        # Of each pair that must not share memory in any way: how far the second may not begin
-        # before and behind the first, and whether it may begin where that does.
+        # For each pair that must not overlap partially: the range of offsets that the second must
+        # not begin in, and whether both may begin at the same address.
         self._pairs = [
             (k, j, -lengths[j], lengths[k], j >= results and sizes[k] == sizes[j])
             for k in range(results)
@@ -100,7 +102,7 @@ class Places:
         ]
 
     def of(self, addresses: Sequence[int]) -> Place:
-        """For tensors at some addresses."""
+        """Return the kind of overlap for tensors at these addresses."""
         place = Place.APART
         for k, j, before, behind, allowed in self._pairs:
             if before < (gap := addresses[j] - addresses[k]) < behind:

@@ -1,4 +1,4 @@
-"""What error-free transforms and the networks of pairs guarantee.
+"""Error bounds of error-free transforms and of the networks of pairs.
 
 An error bound is relative to the exact result on the given components and a polynomial in
 u = 2**-p, exactly as its source states it.

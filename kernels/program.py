@@ -1,8 +1,8 @@
-"""Prepared launches one after the other in one call, on operands that are elsewhere each time.
+"""A sequence of prepared launches, run in one native call on operands whose addresses vary.
 
-What lies between them, constants and tables stay where they are; where operands and results are is
-given at each call, and written into the launches' tables by the same native code that then calls
-them. So several launches take from Python little more than one.
+Intermediate results, constants and argument tables keep their addresses. A call supplies the
+addresses of operands and results. The native code that runs the launches first writes these into
+their argument tables, so several launches cost Python little more than one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from mcf.kernels.sequence import CALLS, HEAD, Bindable, Bound, bound, native_of
 
 _WORD = 8
-# Rooms of so many bytes are kept from call to call; larger ones as long as those of all programs
-# together take no more than `_spare`, since there may be thousands of programs.
+# Workspaces of up to _SMALL bytes are kept between calls. Larger ones are kept while those of all
+# programs together are below the limit `_spare`, since there may be thousands of programs.
 _SMALL, _spare = 1 << 12, 1 << 26
 
 
 def reserved(program: object, size: int) -> bool:
-    """Whether a program, or what is like one, may keep rooms of so many bytes while it lives."""
+    """Return whether a program may keep a workspace of this size for its lifetime."""
     global _spare
     if size <= _SMALL:
         return True
@@ -41,7 +41,7 @@ def _give_back(size: int) -> None:
 
 
 class Launch(NamedTuple):
-    """A launch that an executor has prepared.
+    """A launch that an executor has prepared, and the slots of its operands.
 
     Args:
         call: the launch, of addresses, and of one more for a fold, where its sums go.
@@ -55,22 +55,22 @@ class Launch(NamedTuple):
 
     @property
     def all(self) -> tuple[int, ...]:
-        """All places."""
+        """All slots, in the order of the call's addresses."""
         return (*self.places,) if self.out is None else (*self.places, self.out)
 
     def bound(self, addresses: list[int]) -> Bound | None:
-        """The call with its operands at some addresses, those of `all`."""
+        """Bind the call to operand addresses, ordered as in `all`."""
         if self.out is None:
             return bound(self.call, addresses)
         return bound(self.call, addresses[:-1], addresses[-1])
 
 
-# Bytes of elements that are moved.
+# Supported element sizes in bytes.
 SIZES = (8, 4, 1)
 
 
 class Move(NamedTuple):
-    """Copies of elements into other tensors: out[i] = x[index[i]], or out[i] = x[i].
+    """Copy elements into other tensors: out[i] = x[index[i]], or out[i] = x[i].
 
     Args:
         sources: the places of tensors.
@@ -90,11 +90,11 @@ class Move(NamedTuple):
 
     @property
     def all(self) -> tuple[int, ...]:
-        """All places."""
+        """All slots, in the order of the call's addresses."""
         return (*self.sources, *self.targets)
 
     def bound(self, addresses: list[int]) -> Bound:
-        """The call with its operands at some addresses, those of `all`."""
+        """Bind the call to operand addresses, ordered as in `all`."""
         index = None if self.index is None else np.ascontiguousarray(self.index, np.int64).ravel()
         place = 0 if index is None else index.ctypes.data
         head = [self.elements, len(self.sources), 16 * self.to + self.size, place]
@@ -102,7 +102,7 @@ class Move(NamedTuple):
 
 
 class Within(NamedTuple):
-    """A look at numbers of float64: unless all are zero or in a range, what follows is left out.
+    """Test float64 numbers: unless all are zero or in a range, skip the steps that follow.
 
     Args:
         places: of the tensors.
@@ -118,12 +118,12 @@ class Within(NamedTuple):
 
     @property
     def all(self) -> tuple[int, ...]:
-        """All places."""
+        """All slots, in the order of the call's addresses."""
         return (*self.places,)
 
     def bound(self, addresses: list[int]) -> Bound:
-        """The call with its operands at some addresses, those of `all`."""
-        # Magnitudes are ordered as the integers that they are.
+        """Bind the call to operand addresses, ordered as in `all`."""
+        # Magnitudes of floats are ordered like the integers with the same bits.
         limits = np.array([self.least, self.most]).view(np.int64).tolist()
         head = [self.elements, len(self.places), *limits, 0]
         found = native_words("within", _WITHIN, head, addresses, None)
@@ -131,7 +131,7 @@ class Within(NamedTuple):
 
 
 def native_words(name: str, text: str, head: list[int], addresses: list[int], keep: Any) -> Bound:
-    """A native function of a table: some words, addresses and one word more.
+    """Return a call of a native function whose table has parameters, addresses and a result entry.
 
     Args:
         name: of the function.
@@ -186,11 +186,11 @@ Step = Launch | Move | Within
 
 
 class Program(Bindable):
-    """Steps one after the other.
+    """A sequence of steps that run in one native call.
 
-    Places are numbers: of what is given at each call, then of rooms that the program has for what
-    lies between its steps, then of what is always in one place. Calls may overlap in time: each has
-    rooms that no other has meanwhile.
+    Slots are numbered: first the addresses supplied by each call, then the program's own workspaces
+    for intermediate results, then fixed addresses. Concurrent calls are safe: each uses workspaces
+    of its own.
     """
 
     def __init__(
@@ -201,7 +201,6 @@ class Program(Bindable):
         fixed: Sequence[int],
         keep: Any = None,
     ) -> None:
-        """See `Program.of`."""
         self._steps, self._given, self._rooms = steps, given, rooms
         self._fixed, self._keep = fixed, keep
         self._kept = reserved(self, sum(rooms))
@@ -221,14 +220,16 @@ class Program(Bindable):
         fixed: Sequence[int] = (),
         keep: Any = None,
     ) -> Program | None:
-        """A program, or None where a launch is of an executor that has no native code for it.
+        """Return a program, or None if an executor has no native code for one of the launches.
 
         Args:
-            steps: in their order.
-            given: how many addresses a call gets.
-            rooms: the bytes of each room; those of whole words follow each other in memory.
-            fixed: addresses.
-            keep: what these belong to.
+            steps: the steps in order.
+            given: how many addresses a call supplies.
+            rooms: the bytes of each workspace; each is rounded up to whole 64-bit words, and they
+                are
+                adjacent in memory.
+            fixed: fixed addresses.
+            keep: the owners of the fixed addresses.
         """
         program = cls(steps, given, rooms, fixed, keep)
         first = program._new()
@@ -238,7 +239,7 @@ class Program(Bindable):
         return program
 
     def _new(self) -> tuple[int, array[int], Any] | None:
-        """A table, where it is, and what it needs."""
+        """Create an argument table, with its address and the objects that it keeps alive."""
         words = [-(-size // _WORD) for size in self._rooms]
         room = np.empty(sum(words))
         ends = np.cumsum(words).tolist()
@@ -264,7 +265,7 @@ class Program(Bindable):
         return table.buffer_info()[0], table, keep
 
     def bound(self, addresses: Sequence[int]) -> Bound:
-        """All of it as one step of something else, for these addresses."""
+        """Return the whole program as one step of another sequence, for these addresses."""
         found = self._new()
         assert found is not None
         place, table, _ = found
@@ -275,7 +276,7 @@ class Program(Bindable):
         return Bound(function, place, (end, end), end, (self, found), at, self._threaded)
 
     def __call__(self, addresses: Sequence[int]) -> bool:
-        """Make the steps; False where one counted elements whose results are of no use."""
+        """Run the steps; return False if one counted elements whose results are not usable."""
         found: tuple[int, array[int], Any] | None
         try:
             found = self._free.pop()

@@ -1,4 +1,4 @@
-"""The declaration of corrections of an orthogonal matrix, which executors make loops of.
+"""Declare corrections of an orthogonal matrix, from which executors generate loops.
 
 W, n rows, is orthogonal up to float64's rounding errors, and the rows of W M are so up to the same.
 All numbers are float64 expansions.
@@ -38,11 +38,11 @@ from mcf.kernels.fold import Fold, product_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.reflection import ComplexFold, complex_fold
 
-# What a matrix ends as; APART is done, with rows that are apart.
+# Final states of a matrix. APART: it converged, but some rows are not orthogonal.
 DONE, STUCK, APART = 1, 2, 3
 
 
-# Compared and hashed by identity, as `Elementwise`.
+# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Refinement:
     """Corrections of an orthogonal matrix of float64 expansions.
@@ -74,7 +74,7 @@ class Refinement:
 
 @functools.cache
 def refinement(terms: int, parts: int = 1) -> Refinement:
-    """The corrections in numbers of some components, of a part of complex ones."""
+    """Return the corrections for numbers of `terms` components (per part, for complex numbers)."""
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
     if parts == 2:

@@ -1,4 +1,4 @@
-"""The declaration of Householder's reflections of a panel, from which executors make loops.
+"""Declare Householder reflections of a panel, from which executors generate loops.
 
 The columns of R, expansions of float64 in [h, w], become upper triangular by reflections
 I - tau v v^T, whose product is I - V T V^T. For j = 0, 1, ...
@@ -34,7 +34,7 @@ from mcf.kernels.fold import Fold, product_fold
 from mcf.kernels.formats import FP64
 
 
-# Compared and hashed by identity, as `Elementwise`.
+# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reflection:
     """The reflections of a panel of float64 expansions.
@@ -74,9 +74,10 @@ class Reflection:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComplexFold:
-    """What `Fold` has, of products of complex numbers: partial sums of both parts.
+    """The counterpart of `Fold` for products of complex numbers: partial sums of both parts.
 
-    `alone` and `joined` are products on their own, of which each part is two terms in a row.
+    `alone` and `joined` are products on their own; each part of one consists of two consecutive
+    terms.
     """
 
     state: int
@@ -89,7 +90,7 @@ class ComplexFold:
 
 @functools.cache
 def reflection(terms: int, parts: int = 1) -> Reflection:
-    """The reflections of panels with a number of components, of a part of complex numbers."""
+    """Return the reflections for numbers of `terms` components (per part, for complex numbers)."""
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
     if parts == 2:
@@ -111,7 +112,7 @@ def reflection(terms: int, parts: int = 1) -> Reflection:
 
 
 def complex_fold(terms: int, fold: Fold, settle: Algorithm) -> tuple[ComplexFold, Algorithm]:
-    """The fold of products of complex numbers, and what settles its partial sums.
+    """Return the fold of complex products, and the algorithm that finalizes its partial sums.
 
     Args:
         terms: components of a part.

@@ -1,7 +1,7 @@
-"""In which registers narrow components are added up: float64 or float32, by device or by the user.
+"""Choose the registers that add up narrow components: float64 or float32.
 
-Unlike the executor this decides bits, so it is never guessed from a processor's speed: two machines
-that differ in it would differ in their results without a word.
+The choice depends on the device or the user. Unlike the executor it affects result bits, so it is
+never guessed from a processor's speed: two machines would silently differ in their results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _chosen: RegistersName = "auto"
 
 
 def set_registers(name: RegistersName) -> None:
-    """Choose the registers in which components narrower than float64 are added up from now on.
+    """Choose the registers that add up components narrower than float64 from now on.
 
     Sums, dot products, norms, moments, running sums and products, matrix products and polynomials
     of float32, float16 and bfloat16 components carry more bits on the way than a result has. In
@@ -55,7 +55,7 @@ def set_registers(name: RegistersName) -> None:
 
 
 def get_registers() -> RegistersName:
-    """The name given to `set_registers`, "auto" at first."""
+    """Return the name given to `set_registers`, "auto" at first."""
     return _chosen
 
 
@@ -72,26 +72,26 @@ def registers(name: RegistersName) -> Iterator[None]:
 
 @functools.cache
 def has_float64(device: torch.device) -> bool:
-    """Whether tensors of float64 exist on a device."""
+    """Return whether a device supports float64 tensors."""
     if device.type == "xpu":
         return bool(getattr(torch.xpu.get_device_properties(device), "has_fp64", True))
     return device.type != "mps"
 
 
 def chosen(device: torch.device) -> Format:
-    """The format of the registers on a device, for components narrower than float64."""
+    """Return the format of the registers on a device, for components narrower than float64."""
     if _chosen == "auto":
         return FP64 if has_float64(device) else FP32
     return FP64 if _chosen == "float64" else FP32
 
 
 def registers_for(fmt: Format, device: torch.device) -> Format:
-    """The format of the registers for components of a format on a device."""
+    """Return the format of the registers for components of a format on a device."""
     return FP64 if fmt == FP64 else chosen(device)
 
 
 def refuse_float32(what: str, fmt: Format, device: torch.device) -> None:
-    """Raise for what has no form in float32 registers, where those are chosen.
+    """Raise if float32 registers are chosen, for a function that has no float32 form.
 
     Raises:
         NotImplementedError: naming what it is.

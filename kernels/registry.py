@@ -1,4 +1,4 @@
-"""Which executor runs a kernel: chosen by device, or by the user for research."""
+"""The registry of executors: which one runs a kernel, chosen by device or by the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcf.kernels.layouts import same_layout as same_layout
 from mcf.kernels.row_tasks import RowTask
 
 ExecutorName = Literal["auto", "torch", "numba", "triton"]
-# The module of each executor, which has it as EXECUTOR and is imported where it is wanted.
+# The module of each executor. It defines EXECUTOR and is imported when first needed.
 EXECUTORS: dict[ExecutorName, str] = {
     "torch": "mcf.kernels.torch.reference",
     "numba": "mcf.kernels.numba.cpu",
@@ -32,7 +32,7 @@ _chosen: ExecutorName = "auto"
 
 
 class ExecutorWarning(UserWarning):
-    """A slow executor runs: none faster is installed, or Triton interprets without a GPU."""
+    """A slow executor runs: no faster one is installed, or Triton interprets without a GPU."""
 
 
 def set_executor(name: ExecutorName) -> None:
@@ -79,7 +79,7 @@ def _choose(name: ExecutorName) -> None:
 
 
 def get_executor() -> ExecutorName:
-    """The name given to `set_executor`, "auto" at first."""
+    """Return the name given to `set_executor`, "auto" at first."""
     return _chosen
 
 
@@ -96,14 +96,14 @@ def executor(name: ExecutorName) -> Iterator[None]:
 
 @functools.cache
 def named(name: ExecutorName) -> Executor:
-    """The executor of a name; ImportError where a package that it needs is not installed."""
+    """Return the executor of this name; raise ImportError if a package that it needs is missing."""
     executor: Executor = importlib.import_module(EXECUTORS[name]).EXECUTOR
     return executor
 
 
 @functools.cache
 def _automatic(device_type: str) -> str:
-    """The fastest installed executor for a type of device; one warning where it falls back."""
+    """Return the fastest installed executor for a device type; warn once when falling back."""
     wanted = {"cpu": "numba", "cuda": "triton"}.get(device_type)
     if wanted is None:
         return "torch"
@@ -121,7 +121,7 @@ def _automatic(device_type: str) -> str:
 
 
 def on(device: torch.device) -> Executor:
-    """The executor that runs kernels on a device."""
+    """Return the executor that runs kernels on a device."""
     found = named(_automatic(device.type) if _chosen == "auto" else _chosen)
     if found.devices and device.type not in found.devices:
         raise ValueError(f"executor {found.name!r} runs on {found.tensors}, got one on {device}")
@@ -129,7 +129,7 @@ def on(device: torch.device) -> Executor:
 
 
 def executor_for(device: torch.device) -> str:
-    """The name of the executor that runs kernels on a device."""
+    """Return the name of the executor that runs kernels on a device."""
     return on(device).name
 
 
@@ -169,13 +169,13 @@ def run(
         and not spec.random
         and all(map(Tensor.is_contiguous, rows[0]))
     ):
-        # One small tensor costs little more than this function.
+        # Fast path: one small tensor costs little more than this function.
         return run_rows(spec, rows, scalars, live)
     return launch(run_rows, spec, rows, scalars, live, first)
 
 
 def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Launch | None:
-    """A launch of a kernel to be repeated on tensors of these sizes and layouts.
+    """Prepare a launch of a kernel, to be repeated on tensors of these sizes and layouts.
 
     Args:
         spec: the kernel.
@@ -189,7 +189,7 @@ def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Launch | Non
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-    """Fold each row.
+    """Fold each row into a partial sum.
 
     Args:
         spec: the fold.
@@ -204,33 +204,33 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
 def fold_within(
     spec: Fold, operands: list[list[Tensor]], least: float, most: float
 ) -> tuple[Tensor, bool] | None:
-    """Fold rows and look at their numbers, where there is a loop: `Executor.fold_within`."""
+    """Fold rows and test their range, if the executor has a loop: `Executor.fold_within`."""
     return on(operands[0][0].device).fold_within(spec, operands, least, most)
 
 
 def fold_columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
-    """Fold rows that lie side by side, where the executor has a loop: `Executor.fold_columns`."""
+    """Fold interleaved rows, if the executor has a loop: `Executor.fold_columns`."""
     return on(x[0].device).fold_columns(spec, x, count, inner)
 
 
 def fold_deviations(
     spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
 ) -> Tensor | None:
-    """Fold rows with a number of each, where there is a loop: `Executor.fold_deviations`."""
+    """Fold rows with one number per row, if there is a loop: `Executor.fold_deviations`."""
     return on(x[0].device).fold_deviations(spec, x, centre, count, inner)
 
 
 def prepare_fold(
     spec: Fold, rows: int, length: int, device: torch.device
 ) -> Callable[[list[int], int], None] | None:
-    """A fold to be repeated on tensors of one size; see `Executor.prepare_fold`."""
+    """Prepare a fold to be repeated on tensors of one size; see `Executor.prepare_fold`."""
     return on(device).prepare_fold(spec, rows, length, device)
 
 
 def prepare_product(
     spec: Fold, shape: tuple[int, int, int, int], device: torch.device
 ) -> Callable[[list[int], int], None] | None:
-    """A matrix product to be repeated on tensors of one size; see `Executor.prepare_product`."""
+    """Prepare a matrix product to be repeated on tensors of one size."""
     return on(device).prepare_product(spec, shape, device)
 
 
@@ -249,7 +249,7 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
 
 
 def rows(task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
-    """Do something with each row, where the executor has a loop for it.
+    """Run a task on each row, if the executor has a loop for it.
 
     Args:
         task: what, see `mcf.kernels.row_tasks`.
@@ -265,5 +265,5 @@ def rows(task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bo
 def prepare_rows(
     task: RowTask, shape: tuple[int, int], device: torch.device
 ) -> Callable[[list[int]], None] | None:
-    """The same to be repeated on tensors of one size; see `Executor.prepare_rows`."""
+    """Prepare a task to be repeated on rows of one size; see `Executor.prepare_rows`."""
     return on(device).prepare_rows(task, shape, device)

@@ -1,4 +1,4 @@
-"""The declaration of one-sided Jacobi sweeps, which executors make loops of.
+"""Declare one-sided Jacobi sweeps, from which executors generate loops.
 
 The rows of X, expansions of float64, an even number n, are rotated in pairs until the first `width`
 numbers of each are orthogonal to those of all others; a rotation takes whole rows.
@@ -36,26 +36,26 @@ from mcf.kernels.fold import Fold, product_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.reflection import ComplexFold, complex_fold
 
-# A matrix of 256 rows takes ten sweeps; cyclic Jacobi takes more only where it does not converge.
+# A matrix of 256 rows takes ten sweeps. Cyclic Jacobi takes more only if it does not converge.
 SWEEPS = 40
-# Rows this small are zero: products of two larger ones' squares, and the squares with all
-# components, are in float64's range.
+# Rows below this magnitude count as zero. Products of the squares of two larger rows, and the
+# squares with all components, stay in float64's range.
 VANISHED = 2.0**-250
 
 
 @functools.cache
 def next_order(n: int) -> tuple[int, ...]:
-    """Which place's row comes to each place for the next round: the first stays, the others go."""
+    """Return whose row each position gets for the next round; the first row stays."""
     half = n // 2
     if half <= 1:
         return (0, 1)
     return (0, half, *range(1, half - 1), *range(half + 1, n), half - 1)
 
 
-# Compared and hashed by identity, as `Elementwise`.
+# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rotations:
-    """Jacobi's sweeps on expansions of float64.
+    """Jacobi sweeps on float64 expansions.
 
     Args:
         terms: components of a number, of both parts of a complex one.
@@ -80,7 +80,7 @@ class Rotations:
 
 @functools.cache
 def rotations(terms: int, parts: int = 1) -> Rotations:
-    """Jacobi's sweeps on numbers of some components, of a part of complex ones."""
+    """Return the sweeps for numbers of `terms` components (per part, for complex numbers)."""
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
     if parts == 2:

@@ -1,4 +1,4 @@
-"""What executors may have a loop for: each row of float64 expansions, element after element.
+"""Declare tasks on rows of float64 expansions for which executors may have sequential loops.
 
 The tensors of a task are contiguous, float64 [rows, count] where nothing else is said; indices are
 int64. With `inner` elements to one of a row they are [rows / inner, count, inner] (what is a number
@@ -71,22 +71,22 @@ _ALGORITHMS = {
     "cumprod": ieee.MUL,
     "prod": ieee.MUL,
     "rest": ieee.ADD,
-    # Nothing is computed; five are the logarithm of a sum of four components and its exponent.
+    # "spread" only broadcasts; width 5 carries a 4-component logsumexp and its exponent.
     "spread": dict.fromkeys((1, 2, 3, 4, 5), ieee.ADD[1]),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Narrow:
-    """How the numbers of a task are kept that are narrower in memory than what is computed with.
+    """How x and running results are stored if they are narrower in memory than in registers.
 
-    Those of x, and what runs; products are as those of a task without.
+    Products ("prod") are stored as in a task without narrowing.
 
     Args:
-        format: of the components.
-        count: how many a number has.
-        enter: makes components of the task of them.
-        leave: makes them of the task's, rounded.
+        format: the format of the stored components.
+        count: how many components a stored number has.
+        enter: converts stored components to those of the task.
+        leave: rounds the task's components to stored ones.
     """
 
     format: Format
@@ -99,7 +99,7 @@ _OWN_KEYS = frozenset({"running_largest", "running_smallest"})
 
 
 def along(shape: Sequence[int], dim: int) -> tuple[int, int]:
-    """How long rows along a dimension of a shape are, and how far apart their elements.
+    """Return the length of rows along a dimension, and the distance between their elements.
 
     Raises:
         IndexError: if the shape has no such dimension.
@@ -114,7 +114,7 @@ def along(shape: Sequence[int], dim: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class RowTask:
-    """A task and its options.
+    """A task on rows and its options.
 
     Args:
         name: of the task.
@@ -140,14 +140,14 @@ class RowTask:
 
     @property
     def algorithm(self) -> Algorithm:
-        """Of two expansions: which comes first, which wins, what they make together."""
+        """The algorithm that compares or combines two expansions."""
         return _ALGORITHMS[self.name][self.terms]  # type: ignore[no-any-return]
 
     @property
     def key(self) -> Algorithm | None:
-        """What makes keys canonical that may not be, where the task does it itself.
+        """The algorithm that makes keys canonical, if the task does it itself; None otherwise.
 
-        Of narrow ones float64 numbers, as `mcf.kernels.narrow_keys` does.
+        Narrow keys become float64 numbers, as in `mcf.kernels.narrow_keys`.
         """
         if self.keys != FP64:
             return order.summed
@@ -155,11 +155,11 @@ class RowTask:
 
     @property
     def formats(self) -> list[Format]:
-        """Those of the tensors of a task that moves numbers by keys; of indices one as long."""
+        """The formats of the tensors of a task that moves numbers by keys (FP64 for indices)."""
         moved = [self.format] * self.moved
         return [FP64, *moved, *[self.keys] * self.terms, *moved]
 
     @property
     def network(self) -> Algorithm | None:
-        """The part of the algorithm that makes the bits of usual numbers, where it has one."""
+        """The part of the algorithm that decides the bits of finite numbers, or None."""
         return ieee.SUM[self.terms] if self.name == "cumsum" else None

@@ -1,4 +1,4 @@
-"""Running extremes: the place of the largest or smallest so far, in rows."""
+"""Running extremes in rows: the index of the largest or smallest element so far."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _bound(terms: int, largest: bool) -> Callable[[Any, Any], Tensor]:
 
 
 def _doubling(keys: Sequence[Tensor], largest: bool) -> Tensor:
-    """The places, in log2(count) steps: after that of width k they are among 2 k elements."""
+    """Return the indices in log2(count) steps; a step of width k covers 2 k elements."""
     rows, count = keys[0].shape
     wins = _bound(len(keys), largest)
     index = torch.arange(count, device=keys[0].device).expand(rows, count)
@@ -43,7 +43,7 @@ def _doubling(keys: Sequence[Tensor], largest: bool) -> Tensor:
 
 
 def _extremes(keys: list[Tensor], largest: bool) -> Tensor:
-    # Of narrow pairs sums: a first component alone says less than the loop takes it to.
+    # Use the sums of narrow pairs as keys: a first component alone would not decide the order.
     sums = narrow_keys(keys) if len(keys) == 2 else None
     given = [k.to(torch.float64).contiguous() for k in keys] if sums is None else sums
     if not given[0].numel():
@@ -67,7 +67,7 @@ torch.library.register_fake(
 
 
 def running_extremes(keys: Sequence[Tensor], largest: bool) -> Tensor:
-    """Where the largest or smallest so far is: the last of equal ones; NaN stays.
+    """Return the index of the largest or smallest element so far, the last if equal; NaN stays.
 
     Args:
         keys: canonical components [rows, count] of any format.

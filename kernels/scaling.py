@@ -9,7 +9,7 @@ from mcf.kernels.formats import FP64, Format
 
 
 def power_of_two(exponent: Tensor, fmt: Format = FP64) -> Tensor:
-    """2**exponent in float64 or float32, made from its bits; clamped to the normal range."""
+    """Return 2**exponent in float64 or float32, made from its bits; clamped to the normal range."""
     assert fmt.dtype is not None
     integers = torch.int64 if fmt == FP64 else torch.int32
     biased = exponent.clamp(fmt.emin, fmt.emax).to(integers) + fmt.emax

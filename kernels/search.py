@@ -1,10 +1,9 @@
-"""Binary search in sorted rows: a kernel of a few steps at a time, for any number of them.
+"""Binary search in sorted rows, as kernels of STEPS steps each.
 
-Of n elements of which it is to be said how many precede a number, a step looks at the last of the
-first half = n - n // 2. If that does too, they all do; either way n // 2 elements are left, some of
-which may be known to follow (Knuth, The Art of Computer Programming 3, 6.2.1). So which elements a
-step looks at depends on the number alone through where it begins, and all numbers take as many
-steps.
+To count how many of n elements precede a number, a step tests the last of the first half = n - n //
+2 elements. If it precedes, they all do. Either way n // 2 elements are left, some of which may be
+known to follow (Knuth, The Art of Computer Programming 3, 6.2.1). So all numbers take the same
+number of steps, and the tested elements depend only on where the rest begins.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP64
 from mcf.kernels.row_tasks import RowTask
 
-# Steps of a kernel; as many kernels of one step do the rest.
+# Steps of one kernel; kernels of one step do the remaining steps.
 STEPS = 4
 
 _NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
@@ -31,10 +30,11 @@ _NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
 @functools.cache
 def kernel(terms: int, right: bool, steps: int) -> Elementwise:
-    """Some steps of a search among canonical expansions, in float64.
+    """Return the kernel of some steps of a search among canonical expansions, in float64.
 
-    Its fields are where what is left begins after them and before, the components of the number,
-    and as tables the lengths of the first halves and the components of the rows.
+    Its fields are the start of the remaining range after and before the steps, and the components
+    of the number. As tables they are the lengths of the first halves and the components of the
+    rows.
     """
     wanted, there = ([f"{c}{k}" for k in range(terms)] for c in "ws")
     body = ["origin = long(low) - long(low)"]
@@ -81,7 +81,7 @@ def kernel(terms: int, right: bool, steps: int) -> Elementwise:
 def places(
     sequence: Sequence[Tensor], wanted: Sequence[Tensor], start: Tensor, right: bool
 ) -> Tensor:
-    """Where numbers are in sorted rows: before the first that does not precede them.
+    """Return the positions of numbers in sorted rows: before the first element not preceding them.
 
     Args:
         sequence: canonical components, contiguous float64 [rows, size].
@@ -110,16 +110,17 @@ def places(
     return start
 
 
-# Numbers whose places one thread looks for at a time.
+# Numbers that one thread searches for at a time.
 PIECE = 1 << 12
 
 
-# Steps whose elements are copied for many searches: 64 KB, which stay in the cache.
+# Steps whose elements are copied into a table when searching for many numbers: 64 KB, which fit the
+# cache.
 DEPTH = 12
 
 
 def _levels(sequence: Tensor, depth: int) -> Tensor:
-    """What the first steps of a search may look at, step after step."""
+    """Return the elements that the first steps of a search may test, step after step."""
     starts, left = torch.zeros(1, dtype=torch.int64, device=sequence.device), sequence.numel()
     found = []
     for _ in range(depth):
@@ -131,7 +132,7 @@ def _levels(sequence: Tensor, depth: int) -> Tensor:
 
 
 def _by_loop(sequence: list[Tensor], wanted: list[Tensor], right: bool) -> Tensor | None:
-    """The places in one sequence by an executor's loop; None where it has none."""
+    """Search one sequence with an executor's loop; return None if it has none."""
     size, count = sequence[0].numel(), wanted[0].numel()
     out = torch.empty(wanted[0].shape, dtype=torch.int64, device=wanted[0].device)
     keys = [c.to(torch.float64).contiguous() for c in (*sequence, *wanted)]
@@ -173,7 +174,7 @@ torch.library.register_fake(
 
 
 def search(sequence: Sequence[Tensor], wanted: Sequence[Tensor], right: bool) -> Tensor:
-    """How many elements of sorted rows precede each number; NaN is the largest.
+    """Count the elements of sorted rows that precede each number; NaN is the largest.
 
     Args:
         sequence: canonical components [..., size] of any format, or [size] for all.

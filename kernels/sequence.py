@@ -1,7 +1,8 @@
-"""Prepared launches one after the other in one call, on a CPU.
+"""A sequence of prepared launches, run in one call on a CPU.
 
-A launch from Python costs some ten times what a loop over one element takes. What stays where it is
-can be called by a loop over launches: each is the address of native code and of its table.
+A launch from Python costs about ten times as much as a loop over one element. Launches with fixed
+addresses can be called by a native loop: each is the address of native code and of its argument
+table.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _WORD = 8
 
 
 class Bound(NamedTuple):
-    """A call that always finds its operands in the same places.
+    """A native call whose operands have fixed addresses.
 
     Args:
         function: the address of native code, `void(uint64)`.
@@ -37,15 +38,15 @@ class Bound(NamedTuple):
 
 
 class Bindable(ABC):
-    """Several launches that are one step of another sequence."""
+    """Several launches that form one step of another sequence."""
 
     @abstractmethod
     def bound(self, addresses: Sequence[int]) -> Bound | None:
-        """All of them, for these addresses; None where they are no step of this kind."""
+        """Return the call of all launches for these addresses; None if they cannot form a step."""
 
 
 def bound(call: Any, *arguments: Any) -> Bound | None:
-    """A launch that an executor has prepared, for these addresses; None where it has no table."""
+    """Return the call of a prepared launch for these addresses; None without a table."""
     from mcf.kernels.numba.loops.element_loops import Table
     from mcf.kernels.numba.loops.fold_loops import OneFold
     from mcf.kernels.numba.loops.one_row import OneRow
@@ -76,7 +77,7 @@ def bound(call: Any, *arguments: Any) -> Bound | None:
         start = call._at
         for k, address in enumerate(addresses):
             found[1][start // _WORD + k] = address
-    # Behind the addresses who comes first and, a line of the cache further, which item is next.
+    # After the addresses: the arrival counter and, one cache line later, the next-item counter.
     end = found[0] + start + _WORD * len(addresses)
     function = ctypes.cast(call._call, ctypes.c_void_p).value
     assert function is not None
@@ -84,7 +85,8 @@ def bound(call: Any, *arguments: Any) -> Bound | None:
     return Bound(function, found[0], (end, end + 8 * _WORD), counted, (call, found), at)
 
 
-# The words: how many addresses go elsewhere, calls, given addresses, and whether a call counted.
+# Header entries: number of addresses to copy, of calls and of given addresses, and whether a call
+# counted.
 HEAD = 4
 CALLS = """
 def kernel(data):
@@ -110,13 +112,13 @@ _natives: dict[tuple[str, str], Any] = {}
 
 
 def native_of(name: str, text: str) -> Any:
-    """The code of a text, which calls what is in `_instructions`; it stays where it is."""
+    """Compile a source text that may call `_instructions`; cached, so its address stays valid."""
     key = name, text
     found = _natives.get(key)
     if found is None:
         from mcf.kernels.numba.compile import stored
 
-        # As `stored.once`, which is not there before Numba is.
+        # Like `stored.once`, which cannot be imported before Numba.
         with stored.lock:
             if key not in _natives:
                 _natives[key] = _native_of(name, text)
@@ -136,7 +138,7 @@ def _native_of(name: str, text: str) -> Any:
 
 
 def _instructions() -> dict[str, Any]:
-    """What the texts call: numbers of fewer bits, and code at an address."""
+    """Return the functions that the texts call: narrower numbers, and code at an address."""
     from llvmlite import ir
     from numba.core import types
     from numba.extending import intrinsic
@@ -148,7 +150,7 @@ def _instructions() -> dict[str, Any]:
     word = ir.IntType(64)
 
     def resized(given: Any, made: Any, size: int) -> Any:
-        """The bits of a float of one format in memory as another, of so many bits."""
+        """Return an intrinsic that loads a float, converts its size and returns its bits."""
 
         @intrinsic
         def load(context, address, i):
@@ -165,7 +167,7 @@ def _instructions() -> dict[str, Any]:
 
     @intrinsic
     def call_team(context, entry, function, data, threads):
-        """GOMP_parallel: a function on several threads, of which one is this."""
+        """Call GOMP_parallel: run a function on several threads, the calling one included."""
 
         def generate(c, b, signature, args):
             number = ir.IntType(32)

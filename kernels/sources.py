@@ -1,4 +1,4 @@
-"""Sources of generated functions, where tracebacks and Triton look for them."""
+"""Register the source text of generated functions for tracebacks and for Triton."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import linecache
 
 
 def listed(text: str, name: str) -> str:
-    """Register a text under a file name, and return that name.
+    """Register a text under a file name and return that name.
 
     Triton reads the source of a function when it compiles it, perhaps long after the function was
-    made. So a name that another text has already gets a number.
+    created. So a name that another text already has gets a number.
     """
     lines = text.splitlines(True)
     for number in itertools.count(1):

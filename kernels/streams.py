@@ -18,22 +18,22 @@ from mcf.kernels.algorithms import words
 from mcf.kernels.elementwise import parameters
 from mcf.kernels.tables import table_of, to_device
 
-# What the hash of weights reads beside an index, and that of moments: two or three keys and the
-# index of the first element, in halves of words, which float32 registers hold exactly.
+# Parameters of the two hashes next to an index: two or three keys and the index of the first
+# element, as 16-bit halves, which float32 registers hold exactly.
 WEIGHT = parameters(words.random16)[1:]
 MOMENTS = parameters(words.random16_pair)[1:]
 
-# Scalars of a kernel that draws.
+# Scalars of a kernel that draws random numbers.
 SCALARS = tuple(dict.fromkeys((*WEIGHT, *MOMENTS)))
 
-# Columns of the table of scalars that a caller gives instead: `key` and the first element's index.
+# Columns that a caller's scalar table has instead: the key and the index of the first element.
 COLUMNS = ("stream_key", "stream_index")
 
-# What a float64 holds exactly.
+# Keys have at most 52 bits, which a float64 holds exactly.
 KEY_BITS = 52
 
-# Numbers here are ints, or of the streams of many tensors: arrays of uint64, or int64 tensors with
-# the same bits.
+# Numbers here are ints. For many tensors they are arrays of uint64, or int64 tensors with the same
+# bits.
 _WORD = 2**64 - 1
 _CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -43,17 +43,17 @@ def _signed(x: int) -> int:
 
 
 def _wrapped(x: Any) -> Any:
-    """x modulo 2**64, as tensors have it anyway."""
+    """Return x modulo 2**64; tensors wrap anyway."""
     return x if isinstance(x, Tensor) else x & _WORD
 
 
 def _right(x: Any, count: int) -> Any:
-    """x shifted right; zeros come in from the left."""
+    """Return x shifted right, with zeros filled in from the left."""
     return (x >> count) & (2 ** (64 - count) - 1) if isinstance(x, Tensor) else x >> count
 
 
 def mix(x: Any) -> Any:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195)."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195)."""
     a, b, c = map(_signed, _CONSTANTS) if isinstance(x, Tensor) else _CONSTANTS
     x = _wrapped(x + a)
     x = _wrapped((x ^ _right(x, 30)) * b)
@@ -62,7 +62,7 @@ def mix(x: Any) -> Any:
 
 
 def key(seed: int, step: Any, tensor: Any) -> Any:
-    """The key of a tensor's stream at a step, KEY_BITS bits."""
+    """Return the key of a tensor's stream at a step, KEY_BITS bits."""
     mixed = mix(seed & _WORD)
     if isinstance(step, Tensor):
         mixed = _signed(mixed)
@@ -72,7 +72,7 @@ def key(seed: int, step: Any, tensor: Any) -> Any:
 
 
 def scalars(key: Any, index: Any) -> list[Any]:
-    """SCALARS of a stretch that begins at `index` and stays below the next multiple of 2**32."""
+    """Return SCALARS for a range from `index` up to at most the next multiple of 2**32."""
     high, low = index >> 32, index & 0xFFFFFFFF
     weight = mix(mix(key) ^ high)
     moments = mix(weight)
@@ -82,6 +82,6 @@ def scalars(key: Any, index: Any) -> list[Any]:
 
 
 def table(keys: Tensor, indices: Sequence[int]) -> Tensor:
-    """SCALARS of many stretches, one line each, float64 on the device of their keys."""
+    """Return SCALARS of many ranges, one row each, float64 on the device of their keys."""
     starts = to_device(table_of(indices, torch.int64), keys.device)
     return torch.stack(scalars(keys.to(torch.int64), starts), 1).double()

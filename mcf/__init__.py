@@ -1,6 +1,6 @@
 """Multi-component floats: numbers kept as unevaluated sums of a few low-precision floats."""
 
-# The first two before all others: where the packages are, and whether the environment is ours.
+# These two imports come first: they locate the packages and check the environment.
 from mcf import checkout as checkout
 from mcf import kernels as kernels
 

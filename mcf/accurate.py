@@ -33,7 +33,7 @@ from mcf.tensor.tensor import MCFTensor, wrap
 
 
 def components_of(function: str, name: str, x: Any) -> Components:
-    """The components of an argument, a plain tensor being one; TypeError for anything else."""
+    """Return the components of an argument (a plain tensor is one); raise TypeError otherwise."""
     if isinstance(x, MCFTensor):
         return x.components
     if not isinstance(x, Tensor):
@@ -43,27 +43,27 @@ def components_of(function: str, name: str, x: Any) -> Components:
 
 
 def check_terms(function: str, terms: int | None) -> None:
-    """Raise for what is no number of components."""
+    """Raise ValueError if `terms` is not a valid number of components."""
     if terms is not None and (not isinstance(terms, int) or not 1 <= terms <= 4):
         raise ValueError(f"{function}: terms must be 1 to 4 or None, got {terms!r}")
 
 
 def _result(components: Components, *arguments: Tensor) -> Tensor:
-    """A plain tensor where there is one component and no argument is an expansion."""
+    """Return a plain tensor if there is one component and no argument is an expansion."""
     if len(components) == 1 and not any(isinstance(x, MCFTensor) for x in arguments):
         return components[0]
     return wrap(components)
 
 
 def _gradient(value: Tensor, x: Tensor) -> Tensor:
-    """A gradient in the kind of x: its nearest plain tensor for a plain x."""
+    """Return a gradient as the type of x: rounded to a plain tensor if x is plain."""
     if isinstance(value, MCFTensor) and not isinstance(x, MCFTensor):
         return value.components[0]
     return value
 
 
 class Reduction(torch.autograd.Function):
-    """A function of components with a derivative of its own."""
+    """An autograd function that computes components and takes its derivative as an argument."""
 
     @staticmethod
     def forward(
@@ -72,7 +72,7 @@ class Reduction(torch.autograd.Function):
         backward: Callable[..., tuple[Tensor | None, ...]],
         *arguments: Tensor,
     ) -> Tensor:
-        """What `compute` gives; `backward` gets its gradient, it and the arguments."""
+        """Return `compute()`; `backward` is called with its gradient, it and the arguments."""
         result = _result(compute(), *arguments)
         ctx.save_for_backward(result, *arguments)
         ctx.derivative = backward
@@ -80,7 +80,7 @@ class Reduction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        """Gradients in the kinds of the arguments."""
+        """Return gradients of the same types as the arguments."""
         result, *arguments = ctx.saved_tensors
         gradients = ctx.derivative(grad, result, *arguments)
         kind = [
@@ -91,7 +91,7 @@ class Reduction(torch.autograd.Function):
 
 
 def _spread(grad: Tensor, rows: Rows, keepdim: bool) -> Tensor:
-    """The gradient of a sum: that of the result for every element."""
+    """Return the gradient of a sum: the result's gradient, expanded to every element."""
     if not keepdim:
         grad = grad.reshape(rows.result_shape(True))
     return grad.expand(rows.shape)
@@ -105,7 +105,7 @@ def sum(
     terms: int | None = None,
     reproducible: bool = False,
 ) -> Tensor:
-    """The sum over dimensions.
+    """Return the sum over dimensions.
 
     Args:
         x: the tensor.
@@ -131,7 +131,7 @@ def sum(
 def mean(
     x: Tensor, dim: Dim = None, keepdim: bool = False, *, reproducible: bool = False
 ) -> Tensor:
-    """The sum over dimensions divided by the number of elements; arguments as those of `sum`."""
+    """Return the mean over dimensions (the sum over the count); arguments as in `sum`."""
     given, rows = components_of("mean", "x", x), Rows.of(x.shape, dim)
     return Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
         lambda: reductions.mean(given, dim, keepdim, reproducible=reproducible),
@@ -141,7 +141,7 @@ def mean(
 
 
 def dot(x: Tensor, y: Tensor, *, terms: int | None = None, reproducible: bool = False) -> Tensor:
-    """The dot product of two vectors of one dtype.
+    """Return the dot product of two vectors of one dtype.
 
     Args:
         x: a vector, plain or of expansions.
@@ -175,10 +175,10 @@ def norm(
     terms: int | None = None,
     reproducible: bool = False,
 ) -> Tensor:
-    """The p-norm over dimensions, for p = 1, 2, inf and -inf; neither overflows on the way.
+    """Return the p-norm over dimensions, for p = 0, 1, 2, inf or -inf, without spurious overflow.
 
-    Arguments and errors as those of `sum`; `ValueError` for another p. Only the 2-norm has a
-    derivative; it is 0 where the norm is.
+    Arguments and errors as in `sum`; `ValueError` for another p. Only the 2-norm has a derivative,
+    which is 0 where the norm is 0.
     """
     check_terms("norm", terms)
     if p not in (0, 1, 2, math.inf, -math.inf):
@@ -224,10 +224,10 @@ def var(
     keepdim: bool = False,
     reproducible: bool = False,
 ) -> Tensor:
-    """The variance over dimensions: squared distances from the mean over count - correction.
+    """Return the variance over dimensions: sum of squared deviations over count - correction.
 
-    Arguments as those of `torch.var`. Without derivative: `RuntimeError` for an x that requires
-    grad while grad mode is on.
+    Arguments as in `torch.var`. There is no derivative: `RuntimeError` for an x that requires grad
+    while grad mode is on.
     """
     options = {"keepdim": keepdim, "reproducible": reproducible}
     return _moment("var", reductions.var, x, dim, correction, **options)
@@ -241,6 +241,6 @@ def std(
     keepdim: bool = False,
     reproducible: bool = False,
 ) -> Tensor:
-    """The square root of the variance; see `var`."""
+    """Return the square root of the variance; see `var`."""
     options = {"keepdim": keepdim, "reproducible": reproducible}
     return _moment("std", reductions.std, x, dim, correction, **options)

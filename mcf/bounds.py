@@ -1,4 +1,4 @@
-"""`mcf.bound`: how large the error of an operation can be."""
+"""`mcf.bound`: the error bound of an operation."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def bound(
 def _of_derivative(
     operation: str, terms: int, dtype: torch.dtype, count: int | None, registers: str | None
 ) -> Guarantee:
-    """Return the bound of a derivative, of the steps that compute it where they have bounds."""
+    """Return the bound of a derivative, composed from the steps that compute it where possible."""
     following = slope_bounds.following(operation)
     if operation not in slope_bounds.NAMES and following is None:
         known = ", ".join(slope_bounds.NAMES)
@@ -180,7 +180,7 @@ def _of_derivative(
 
 
 def _of_complex(operation: str, terms: int, dtype: torch.dtype) -> Guarantee:
-    """Functions of narrow formats are computed in components of float64, and rounded once."""
+    """Return the bound of a complex operation. Narrow formats compute in float64 and round once."""
     fmt = format_of(dtype)
     wide = operation in complexes.FUNCTIONS and dtype is not torch.float64
     working = (max(2, terms), torch.float64) if wide else (terms, dtype)

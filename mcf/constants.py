@@ -1,4 +1,4 @@
-"""pi and e as numbers of which every format takes the digits that it holds."""
+"""pi and e as numbers that every format rounds to the digits it can hold."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Constant(Fraction):
 
 
 def _inverse_tangent(n: int) -> int:
-    """Return atan(1 / n) times 2**(1024 + 32), cut, by its Taylor series."""
+    """Return atan(1 / n) times 2**(1024 + 32), truncated, by its Taylor series."""
     term = (1 << (_BITS + 32)) // n
     total, k, sign = 0, 1, 1
     while term:
@@ -47,7 +47,7 @@ def _inverse_tangent(n: int) -> int:
 
 
 def _exponential() -> int:
-    """Return e times 2**(1024 + 32), cut, by its series."""
+    """Return e times 2**(1024 + 32), truncated, by its series."""
     total, term, k = 0, 1 << (_BITS + 32), 0
     while term:
         total += term
@@ -56,6 +56,7 @@ def _exponential() -> int:
     return total
 
 
-# Machin's formula: pi = 16 atan(1/5) - 4 atan(1/239). The 32 bits more take the errors of the cuts.
+# Machin's formula: pi = 16 atan(1/5) - 4 atan(1/239). The 32 extra bits absorb the truncation
+# errors.
 pi = Constant.of("pi", (16 * _inverse_tangent(5) - 4 * _inverse_tangent(239)) >> 32)
 e = Constant.of("e", _exponential() >> 32)

@@ -49,7 +49,7 @@ _TENSORS = (MCFTensor, MCFComplexTensor)
 
 
 def _tensors(*values: Any) -> tuple[Tensor, ...]:
-    """The arguments as tensors; numbers become the nearest expansion."""
+    """Return the arguments as tensors; numbers become the nearest expansion."""
     like = next(v for v in values if isinstance(v, MCFTensor))
     return tuple(
         promote(v) if isinstance(v, Tensor) else tensor(v, like.terms, like.dtype, like.device)
@@ -117,7 +117,7 @@ def mul(x: Any, y: Any) -> Any:
 
 
 def are_components(function: str, *values: Any) -> bool:
-    """Whether values are tuples of components, and plain tensors; not if one is an `MCFTensor`.
+    """Return whether all values are component tuples or plain tensors, none an `MCFTensor`.
 
     Raises:
         TypeError: for both, and for neither.
@@ -174,7 +174,7 @@ class _Fma(torch.autograd.Function):
 
 @_typed
 def fma(x: Any, y: Any, z: Any) -> Any:
-    """x * y + z with the error of one operation; bound in `mcf.bound("fma", ...)`."""
+    """x * y + z with the error of one operation; `mcf.bound("fma", ...)` has the bound."""
     if are_components("fma", x, y, z):
         return operations.fma(x, y, z)
     if not any(map(recorded, (x, y, z))) and len({v.terms for v in (x, y, z)}) == 1:
@@ -190,7 +190,7 @@ def fma(x: Any, y: Any, z: Any) -> Any:
 
 @_typed
 def sqrt(x: Any) -> Any:
-    """The square root; NaN for x < 0."""
+    """The square root of x; NaN for x < 0."""
     return operations.sqrt(x) if are_components("sqrt", x) else x.sqrt()
 
 
@@ -209,14 +209,14 @@ def reciprocal(x: Any) -> Any:
 @_typed
 def square(x: Any) -> Any:
     """x * x."""
-    # A tensor's square is this product, too.
+    # The square of a tensor is computed as this product, too.
     return operations.mul(x, x) if are_components("square", x) else x.square()
 
 
 def _public(
     function: Callable[..., Components], of_tensors: Callable[..., Any], arguments: int = 1
 ) -> Function:
-    """Return an elementary function of components as one of tensors, too.
+    """Extend an elementary function of component tuples to tensors.
 
     Args:
         function: of tuples of components.

@@ -1,4 +1,4 @@
-"""What an optimizer costs before it is bought: `python -m mcf.plan --params 7e9 --gpus 8`."""
+"""Estimate the memory and time of AdamW: `python -m mcf.plan --params 7e9 --gpus 8`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mcf.optim import PRECISIONS, Precision
 
-# Bytes per second that a device's memory moves, from the manufacturers' data sheets.
+# Memory bandwidth in bytes per second, from the manufacturers' data sheets.
 BANDWIDTHS = {
     "a100": 2.039e12,
     "h100": 3.35e12,
@@ -19,7 +19,7 @@ BANDWIDTHS = {
 }
 # Parameters, gradients and two moments in float32.
 FLOAT32 = "float32 (torch.optim.AdamW)"
-# A gradient in bf16, which a step reads and does not write.
+# Bytes of a bf16 gradient, which a step reads and does not write.
 GRADIENT = 2
 
 
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 def rows(
     params: float, gpus: int = 1, bandwidth: float = BANDWIDTHS["h100"], release: bool = False
 ) -> list[Row]:
-    """Bytes and time of every precision of AdamW, fewest bytes first.
+    """Return bytes and time of every precision of AdamW, fewest bytes first.
 
     A step reads parameter, gradient and states and writes all but the gradient: with b bytes
     per parameter of which g are the gradient's it moves 2 b - g. Vectors, which precisions of 8
@@ -71,7 +71,7 @@ def rows(
 
 
 def text(found: Sequence[Row]) -> str:
-    """The rows as a table."""
+    """Return the rows as a table."""
     width = max(len(row.name) for row in found)
     lines = [f"{'precision':{width}}  bytes/param  GiB per device  ms per step at least"]
     lines += [
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Print the table for the command-line arguments."""
     parser = _parser()
     given = parser.parse_args(arguments)
     speed = BANDWIDTHS[given.device] if given.bandwidth is None else 1e9 * given.bandwidth

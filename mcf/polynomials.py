@@ -61,15 +61,15 @@ def polyval(coefficients: Tensor | Sequence[Any], x: Tensor) -> Tensor:
         result = sums.expand(torch.broadcast_shapes(sums.shape, x.shape))  # type: ignore[no-untyped-call]
         if sums.terms > 1:
             return result
-        # One component has no room for the errors: the value is the compensated rule's, the
-        # derivatives those of Horner's.
+        # With one component there is no room for the errors: the value is that of the compensated
+        # rule, the derivatives are those of Horner's rule.
         value = _compensated([_plain(c, result) for c in terms], _plain(x, result))
         return _Value.apply(result, value)  # type: ignore[no-any-return,no-untyped-call]
     return _compensated([_plain(c, x) for c in terms], x)
 
 
 def _plain(c: Any, like: Tensor) -> Tensor:
-    """A coefficient as a plain tensor."""
+    """Return a coefficient as a plain tensor."""
     if isinstance(c, MCFTensor):
         return c.components[0].detach()
     if isinstance(c, Tensor):
@@ -78,7 +78,7 @@ def _plain(c: Any, like: Tensor) -> Tensor:
 
 
 def _compensated(values: list[Tensor], x: Tensor) -> Tensor:
-    """Horner's rule in registers with the polynomial of its errors, rounded once."""
+    """Evaluate Horner's rule and the polynomial of its errors in registers, rounded once."""
     fmt = x.dtype
     format_of(fmt, "polyval: x")
     for c in values:
@@ -118,7 +118,7 @@ def _horner(values: list[Tensor], x: Tensor) -> list[Tensor]:
 
 
 class _Value(torch.autograd.Function):
-    """Another value in the place of a result, whose derivatives stay."""
+    """Replace the value of a result, and keep its derivatives."""
 
     @staticmethod
     def forward(ctx: Any, result: MCFTensor, value: Tensor) -> Tensor:

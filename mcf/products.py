@@ -54,7 +54,7 @@ def matmul(x: Tensor, y: Tensor, *, terms: int | None = None, reproducible: bool
 
 
 def _gradients(grad: Tensor, x: Tensor, y: Tensor, reproducible: bool) -> tuple[Tensor, Tensor]:
-    """grad @ y^T and x^T @ grad, summed over what was broadcast."""
+    """Return grad @ y^T and x^T @ grad, summed over broadcast dimensions."""
     left = x if x.dim() > 1 else x[None, :]
     right = y if y.dim() > 1 else y[:, None]
     if x.dim() == 1:
@@ -67,7 +67,7 @@ def _gradients(grad: Tensor, x: Tensor, y: Tensor, reproducible: bool) -> tuple[
 
     of_x = product(grad, right.mT, x)
     if y.dim() <= 2 < x.dim():
-        # One sum over all batches.
+        # One product sums over all batches.
         tall, rows = left.reshape(-1, left.shape[-1]), grad.reshape(-1, grad.shape[-1])
         of_y = product(tall.mT, rows, y)
     else:
@@ -82,7 +82,7 @@ def _terms(x: Tensor) -> int:
 
 
 def _summed(value: Tensor, like: Tensor, reproducible: bool) -> Tensor:
-    """A gradient summed over the dimensions along which an argument was broadcast."""
+    """Sum a gradient over the dimensions along which an argument was broadcast."""
     more = value.dim() - like.dim()
     dims = [
         d

@@ -1,4 +1,4 @@
-"""The public names of a package."""
+"""Collect the public names of a package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def public(namespace: dict[str, Any], modules: tuple[str, ...] = ()) -> list[str
 
 
 def _methods(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions in the body of a class; tools look for them where they are defined."""
+    """Yield the functions in the body of a class."""
     for member in vars(value).values() if isinstance(value, type) else ():
         inner = member.fget if isinstance(member, property) else member
         inner = getattr(inner, "__func__", inner)

@@ -1,4 +1,4 @@
-"""For bug reports: `python -m mcf.report` says what is installed, compares bits, times a little."""
+"""Report for bugs: `python -m mcf.report` prints versions, compares bits and takes timings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = ("mcf-torch", "torch", "triton", "numba", "llvmlite", "numpy")
 
 
 def environment() -> Iterator[tuple[str, str]]:
-    """Versions, machine and settings, a name and a text each."""
+    """Yield versions, machine and settings as pairs of a name and a text."""
     for name in PACKAGES:
         try:
             yield name, importlib.metadata.version(name)
@@ -52,7 +52,7 @@ def _processor() -> str:
 
 
 def executors() -> dict[registry.ExecutorName, str]:
-    """Each executor, and why it cannot run; an empty text where it can."""
+    """Return why each executor cannot run; an empty text if it can."""
     found = {}
     for name in registry.EXECUTORS:
         try:
@@ -64,7 +64,7 @@ def executors() -> dict[registry.ExecutorName, str]:
 
 
 def _whole(count: int, seed: int, bits: int) -> Tensor:
-    """Whole numbers of so many bits times powers of two, in float64: the same on every machine."""
+    """Return random `bits`-bit integers times powers of two, equal on every machine."""
     made = torch.Generator().manual_seed(seed)
     whole = torch.randint(-(2**bits), 2**bits, (count,), generator=made, device="cpu").double()
     exponents = torch.randint(-8, 8, (count,), generator=made, device="cpu").tolist()
@@ -97,14 +97,14 @@ def _training(precision: PrecisionName, device: str) -> Iterator[Tensor]:
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
-    """Of all bits."""
+    """Return a hash of the bits of all tensors."""
     made = hashlib.sha256()
     for t in tensors:
         made.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return made.hexdigest()[:16]
 
 
-# What is computed, and what has come out wherever it was tried.
+# Computations, and the digest recorded for each.
 WORK: dict[str, tuple[Callable[[str], Iterable[Tensor]], str]] = {
     "arithmetic": (_arithmetic, "72d1b0ec4f1b9b22"),
     "AdamW plus": (lambda device: _training("plus", device), "b9fbbe83a98fb2cc"),
@@ -113,10 +113,10 @@ WORK: dict[str, tuple[Callable[[str], Iterable[Tensor]], str]] = {
 
 
 def bits() -> Iterator[tuple[str, str, str, bool]]:
-    """Yield work, executor, digest of the results, and whether it is the recorded one.
+    """Yield work, executor, digest of the results, and whether the digest is the recorded one.
 
-    A GPU comes first, and in place of Triton's interpreter. Where the work raises, the text of the
-    error stands for the digest.
+    A GPU comes first and replaces Triton's interpreter. If the work raises, the text of the error
+    replaces the digest.
     """
     places = [(name, "cpu") for name, reason in executors().items() if not reason]
     if torch.cuda.is_available() and ("triton", "cpu") in places:
@@ -145,7 +145,7 @@ def _median(call: Callable[[], object], device: str) -> float:
 
 
 def speed(device: str, count: int = 1 << 22) -> Iterator[tuple[str, float]]:
-    """Milliseconds, each the median of five calls after three: for orders of magnitude."""
+    """Yield rough timings in milliseconds: medians of five calls after three."""
 
     def step(make: Callable[[list[Tensor]], torch.optim.Optimizer], dtype: torch.dtype) -> float:
         w = torch.nn.Parameter(torch.ones(count, dtype=dtype, device=device))
@@ -166,7 +166,7 @@ def speed(device: str, count: int = 1 << 22) -> Iterator[tuple[str, float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print all of it; 1 where any bits are not the recorded ones."""
+    """Print the report; return 1 if any bits differ from the recorded ones."""
     parser = argparse.ArgumentParser(
         "python -m mcf.report",
         description="Versions and machine, a comparison of all executors' bits with recorded "

@@ -1,8 +1,8 @@
-"""How large the errors of derivatives can be, composed of those of the steps that compute them.
+"""Error bounds of derivatives, composed from those of the steps that compute them.
 
-A derivative times a gradient is computed by the formulas of `mcf.tensor.ops`; here are the same
-formulas with errors in the place of numbers. Errors are relative to the exact derivative. Where a
-formula has a difference that cancels or a series, the bound is one that the tests hold it to.
+A derivative times a gradient is computed by the formulas of `mcf.tensor.ops`. The same formulas are
+repeated here on errors, relative to the exact derivative. A formula with a series, or with a
+difference that cancels, has an observed bound, which the tests check.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from mcf.complexes.complex_bounds import Real, composed, inverse
 from mcf.elementary import polygamma
 from mcf.kernels.bounds import Guarantee
 
-# Errors in the place of a formula; the product with the gradient comes on top.
+# A function from the errors of steps to that of a derivative; the product with the gradient adds
+# its own.
 Formula = Callable[[Real], float]
 
-# Smallest subnormal numbers that underflow in steps may cost.
+# Error that underflow in steps may cost, in units of the smallest subnormal number.
 UNDERFLOW = 4.0
-# The observed bounds in u^n, which `tests/mcf/test_derivative_sweep.py` holds all functions to.
+# Observed bounds in units of u^n; `tests/mcf/test_derivative_sweep.py` checks all functions.
 OBSERVED_UNITS = 64.0
 REQUIRES = (
     "derivatives in the range of the format; arguments, and their distances from the ends of the "
@@ -36,7 +37,7 @@ def _of(*names: str) -> Formula:
 
 
 def _quotient(*divisors: str) -> Formula:
-    """Return the errors of a quotient by each of some results, one after the other."""
+    """Return the errors of a quotient by several results in turn."""
     return lambda real: composed(*(v for d in divisors for v in (real("div"), inverse(real(d)))))
 
 
@@ -68,23 +69,23 @@ def _one_plus_square(error: float, real: Real) -> float:
 
 
 def _scaled_log(real: Real) -> float:
-    """Return that of 1 / (x c) for a constant c, which `mul` of exact numbers covers."""
+    """Return the error of 1 / (x c) for a constant c, which `mul` of exact numbers covers."""
     constant = real("mul")
     return composed(inverse(composed(constant, real("mul"))), real("reciprocal"))
 
 
 def _k1(real: Real) -> float:
-    """Return that of -(K_0 + K_1 / x), of one sign."""
+    """Return the error of -(K_0 + K_1 / x), terms of one sign."""
     return composed(max(real("k0"), composed(real("k1"), real("div"))), real("add"))
 
 
 def _k1e(real: Real) -> float:
-    """Return that of a difference of numbers of different signs."""
+    """Return the error of a difference of numbers of different signs."""
     return composed(max(real("k0e_1"), real("k0e_2")), real("add"))
 
 
 DERIVED: dict[str, Formula] = {
-    # Copies of the gradient, and its products with operands.
+    # Copies of the gradient, and products of the gradient with operands.
     "add": lambda real: 0.0,
     "sub": lambda real: 0.0,
     "neg": lambda real: 0.0,
@@ -136,21 +137,21 @@ DERIVED: dict[str, Formula] = {
     "y0": _of("y1"),
     "airy_ai": _of("airy_ai_1"),
 }
-# The function whose terms the error of a derivative is also relative to.
+# The error of a derivative is also relative to the terms of this function.
 TERMS = {
     "lgamma": "digamma", "digamma": "trigamma", "trigamma": "polygamma_2", "j0": "j1", "y0": "y1",
     "airy_ai": "airy_ai_1",
 }  # fmt: skip
-# Formulas with series, differences or constants beside them.
+# Formulas that contain series, differences or constants.
 OBSERVED = (
     "cumprod", "elu", "entr", "erfinv", "exp2", "gelu_tanh", "glu", "i1", "log_ndtr", "logaddexp",
     "logaddexp2", "logit", "logsigmoid", "mish", "ndtri", "prod", "selu", "silu", "softsign",
     "tanhshrink", "xlog1py", "xlogy",
 )  # fmt: skip
-# Differences whose zeros no table knows: the bound is relative to the sum of both magnitudes.
+# Differences whose zeros are in no table: the bound is relative to the sum of both magnitudes.
 OSCILLATING = ("j1", "sinc", "spherical_bessel_j0", "y1")
-# The argument of an exponential is rounded, y - 1 or beta x: the result has that error times its
-# logarithm, which is at most that of the largest number.
+# The argument of an exponential is rounded (y - 1 or beta x). The result has that error times its
+# logarithm, which is at most the logarithm of the largest number.
 POWERS = ("celu", "pow", "softplus")
 # Products of an exponential and x, which is at most that logarithm: underflow costs as much more.
 TAILS = ("mish", "silu")
@@ -158,7 +159,7 @@ NAMES = (*DERIVED, *OBSERVED, *OSCILLATING, *POWERS)
 
 
 def following(function: str) -> str | None:
-    """Return the polygamma or zeta function that the derivative of such a function has, or None."""
+    """Return the polygamma or zeta function of the derivative of one of these, or None."""
     kind, _, digits = function.rpartition("_")
     if kind not in ("polygamma", "zeta") or not digits.isdecimal():
         return None

@@ -84,7 +84,7 @@ def scale(x: Pair, a: Tensor) -> Pair:
 
 
 def renormalize(x: Pair) -> Pair:
-    """The same value with |lo| <= ulp(hi)/2, exactly, from components in any order.
+    """Return an equal pair with |lo| <= ulp(hi)/2, exactly, from components in any order.
 
     TwoSum of the two components.
     """

@@ -1,7 +1,7 @@
-"""x + y of expansions of which y is at most some half of x: sums without the larger networks.
+"""Sums x + y of expansions where |y| is at most about |x| / 2, without the general networks.
 
-What a general network sorts out is known here: x0 + y0 takes Fast2Sum, and no leading component
-cancels. Given and returned as tuples, largest first.
+This precondition decides what a general network finds out: Fast2Sum suffices for x0 + y0, and no
+leading component cancels. Arguments and results are tuples, largest component first.
 """
 
 from mcf.kernels.algorithms.primitives import rn
@@ -14,7 +14,7 @@ def absorbed1(x, y):
 
 
 def absorbed2(x, y):
-    """x + y of pairs."""
+    """Return x + y of pairs."""
     x0, x1 = x
     y0, y1 = y
     a, b = fast_two_sum(x0, y0)
@@ -22,7 +22,7 @@ def absorbed2(x, y):
 
 
 def absorbed3(x, y):
-    """x + y of triples."""
+    """Return x + y of triples."""
     x0, x1, x2 = x
     y0, y1, y2 = y
     a, b = fast_two_sum(x0, y0)
@@ -36,7 +36,7 @@ def absorbed3(x, y):
 
 
 def absorbed4(x, y):
-    """x + y of four components each."""
+    """Return x + y of four components each."""
     x0, x1, x2, x3 = x
     y0, y1, y2, y3 = y
     a, b = fast_two_sum(x0, y0)
@@ -54,5 +54,5 @@ def absorbed4(x, y):
     return a, b, c, d
 
 
-# By number of components.
+# Algorithms by number of components.
 ABSORBED = {1: absorbed1, 2: absorbed2, 3: absorbed3, 4: absorbed4}

@@ -1,4 +1,4 @@
-"""Partial sums of folds, and how two of them merge; `fold_terms` has what is added up.
+"""Partial sums of folds: merge and normalise them; `fold_terms` computes the summands.
 
 A partial sum of s = 2, 3 or 4 registers is a tuple, largest first, whose low registers may overlap
 by some bits: each register collects the rounding errors of the one before it, as in SumK and DotK
@@ -41,13 +41,13 @@ def merge4(a, b):
 
 
 def settle2(a):
-    """The same sum with |a1| <= u |a0|."""
+    """Return the equal partial sum with |a1| <= u |a0|."""
     finite = a[0] - a[0] == ZERO
     return two_sum(a[0], where(finite, a[1], ZERO))
 
 
 def settle3(a):
-    """The same sum after one sweep of TwoSum from the last register to the first."""
+    """Return the equal partial sum after a sweep of TwoSum from the last register to the first."""
     finite = a[0] - a[0] == ZERO
     s, c = two_sum(where(finite, a[1], ZERO), where(finite, a[2], ZERO))
     s, b = two_sum(a[0], s)
@@ -55,7 +55,7 @@ def settle3(a):
 
 
 def settle4(a):
-    """The same sum after one sweep of TwoSum from the last register to the first."""
+    """Return the equal partial sum after a sweep of TwoSum from the last register to the first."""
     finite = a[0] - a[0] == ZERO
     s, d = two_sum(where(finite, a[2], ZERO), where(finite, a[3], ZERO))
     s, c = two_sum(where(finite, a[1], ZERO), s)
@@ -64,11 +64,11 @@ def settle4(a):
 
 
 def merged_and_settled(a, b):
-    """A form, of which `merge` and `settle` are those of one number of registers."""
+    """Form: `merge` and `settle` are filled in for each number of registers."""
     return settle(merge(a, b))
 
 
-# By number of registers.
+# Functions by number of registers.
 MERGE = {2: merge2, 3: merge3, 4: merge4}
 SETTLE = {2: settle2, 3: settle3, 4: settle4}
 COMBINE = {

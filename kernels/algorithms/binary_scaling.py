@@ -1,6 +1,6 @@
-"""Exponents and powers of two in registers, as whole numbers in registers of the same width.
+"""Exponents and powers of two in registers, where an exponent is a whole number.
 
-Float64 registers have them from their longs, float32 registers from their words.
+Float64 registers compute them with 64-bit integers (longs), float32 registers with 32-bit words.
 """
 
 from mcf.kernels.algorithms.primitives import (
@@ -23,82 +23,82 @@ from mcf.kernels.algorithms.primitives import (
     wshr,
 )
 
-# Float64: 11 bits of exponent, which is 1022 for a number from 1/2 to 1.
+# Float64 has 11 exponent bits; the biased exponent of a number in [1/2, 1) is 1022.
 
 
 def exponent64(x):
-    """The k with x 2^-k in [1/2, 1), for x > 0; -1075 for 0, 1025 for what is not finite."""
+    """Return k with x 2^-k in [1/2, 1), for x > 0; -1075 for 0, 1025 for infinities and NaN."""
     raised = x * from_bits64(whole((1023 + 53) << 52))
     high, low = floating(bits64(x) >> whole(52)), floating(bits64(raised) >> whole(52))
     return where(high == ZERO, low - const(53.0), high) - const(1022.0)
 
 
 def power64(k):
-    """2^k of a normal exponent."""
+    """Return 2^k for the exponent k of a normal number."""
     return from_bits64((long(k) + whole(1023)) << whole(52))
 
 
 def normal64(k):
-    """k, or the nearest exponent of a normal number."""
+    """Return k clamped to the exponents of normal numbers."""
     k = where(k < const(-1022.0), const(-1022.0), k)
     return where(k > const(1023.0), const(1023.0), k)
 
 
-# Float32: 8 bits, and 126.
+# Float32 has 8 exponent bits; the biased exponent of a number in [1/2, 1) is 126.
 
 
 def whole32(x, k):
-    """A word as a register, shaped as x is; k is a literal."""
+    """Return the integer literal k as a register with the shape of x."""
     return number(wadd(wand(bits(x), 0), k))
 
 
 def exponent32(x):
-    """The same of a float32 register; -149 for 0, 129 for what is not finite."""
+    """Return k with x 2^-k in [1/2, 1), for float32 x > 0; -149 for 0, 129 for inf and NaN."""
     raised = x * from_bits(wadd(wand(bits(x), 0), 1266679808))
     high, low = number(wshr(bits(x), 23)), number(wshr(bits(raised), 23))
     return where(high == ZERO, low - whole32(x, 24), high) - whole32(x, 126)
 
 
 def power32(k):
-    """2^k of a normal exponent."""
+    """Return 2^k for the exponent k of a normal number."""
     return from_bits(wshl(wadd(word(k), 127), 23))
 
 
 def normal32(k):
-    """k, or the nearest exponent of a normal number."""
+    """Return k clamped to the exponents of normal numbers."""
     low, high = whole32(k, -126), whole32(k, 127)
     k = where(k < low, low, k)
     return where(k > high, high, k)
 
 
-# The forms: `normal` and `power` are those of a register.
+# Forms: `normal` and `power` are filled in for each width of registers.
 
 
 def factors(k):
-    """Two powers of two whose product is 2^k; the second is as near to it as it can be.
+    """Return two powers of two whose product is 2^k; the second is as close to it as possible.
 
-    x times the first is exact wherever x 2^k is neither 0 nor infinite, and so what the second
-    makes of it is rounded once.
+    x times the first is exact wherever x 2^k is neither 0 nor infinite. So the product with the
+    second is rounded only once.
     """
     main = normal(k)
     return power(normal(k - main)), power(main)
 
 
 def multiplied1(x, k):
-    """x 2^k of a component, rounded once."""
+    """Return x 2^k for one component, rounded once."""
     first, second = factors(k)
     return (rn((x[0] * first) * second),)
 
 
 def multiplied2(x, k):
-    """x 2^k; of two components, which are rounded once each, 0 under an infinity."""
+    """Return x 2^k for two components, each rounded once; the second is 0 under an infinity."""
     first, second = factors(k)
     x0, x1 = rn((x[0] * first) * second), rn((x[1] * first) * second)
     return x0, where(rn(x0 - x0) == ZERO, x1, ZERO)
 
 
 def multiplied3(x, k):
-    """The same of three components."""
+    """Return x 2^k for three components; see `multiplied2`."""
     first, second = factors(k)
     x0 = rn((x[0] * first) * second)
     finite = rn(x0 - x0) == ZERO
@@ -107,7 +107,7 @@ def multiplied3(x, k):
 
 
 def multiplied4(x, k):
-    """The same of four components."""
+    """Return x 2^k for four components; see `multiplied2`."""
     first, second = factors(k)
     x0 = rn((x[0] * first) * second)
     finite = rn(x0 - x0) == ZERO

@@ -1,15 +1,15 @@
-"""Whether numbers are close, by their first components, where these decide."""
+"""Decide `isclose` from the first components, where these suffice."""
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, absolute, rn, where
 
 
 def closeness(x, y, rtol, atol, margin, least):
-    """1 where |x - y| < atol + rtol |y| for certain, 0 where it is larger for certain, else 2.
+    """Return 1 if |x - y| < atol + rtol |y| is certain, 0 if it is certainly larger, else 2.
 
-    A number is within u |x0| of its first component, of the tolerances too, and each operation
-    here is off by u of its result, u being the format's: together not by more than `margin`, 16 u,
-    times the sizes of all, and where products are subnormal by `least`. Infinities and NaN make
-    sums or differences with which every comparison fails.
+    A number, also a tolerance, is within u |x0| of its first component, where u is the format's
+    unit roundoff. Each operation here has an error of at most u times its result. The total error
+    is at most `margin` = 16 u times the sum of the magnitudes, plus `least` where products are
+    subnormal. With infinities and NaN every comparison fails.
     """
     error = absolute(rn(x[0] - y[0]))
     allowed = rn(rn(absolute(y[0]) * rtol[0]) + atol[0])

@@ -41,18 +41,18 @@ from mcf.kernels.algorithms.primitives import (
 
 
 def constant(like, pattern):
-    """The float32 of a bit pattern; a literal would be a float64 on some executors."""
+    """Return the float32 with a bit pattern; a literal would be a float64 on some executors."""
     return from_bits(wor(wand(bits(like), 0), pattern))
 
 
 def unsigned_bits(code):
-    """The float32 bits of the number of a code of 6 exponent and 2 significand bits, 1 to 254."""
+    """Return the float32 bits of an unsigned code (6 exponent and 2 significand bits), 1 to 254."""
     # Code 1 is 2**-60, whose upper 11 bits are 4 * 67.
     return wshl(wadd(word(code), 267), 21)
 
 
 def from_unsigned(code):
-    """The number of a code of 6 exponent and 2 significand bits, exactly."""
+    """Return the number of an unsigned code (6 exponent and 2 significand bits), exactly."""
     value = where(code == ZERO, ZERO, from_bits(unsigned_bits(code)))
     return where(code == constant(code, 0x437F0000), constant(code, 0x7FC00000), value)
 
@@ -64,11 +64,11 @@ def to_unsigned(x, random):
     become NaN.
     """
     least, top = constant(x, 0x21800000), constant(x, 0x41200000)
-    # Codes 0 and 255 would have these numbers, had they any.
+    # These numbers have the bits that codes 0 and 255 would have in this format.
     zero, nan = constant(x, 267 << 21), constant(x, 522 << 21)
     inside = greater(x, where(x > ZERO, least, zero))
     inside = where(x < constant(x, 0x7F800000), lesser(inside, top), nan)
-    # 11 is 267 modulo 2**8: the bits of code 0, shifted, lose their upper ones.
+    # 11 is 267 modulo 2**8: the left shift drops the upper bits of code 0's pattern.
     return number(wshr(placed(inside, random, 3, 128 - (11 << 24)), 24))
 
 
@@ -87,7 +87,7 @@ def from_signed(code, shift, least, top):
     byte = word(code)
     # The bits above the code are copies of its sign.
     spread = wsar(wshl(byte, 24), 24 - shift)
-    # For a subnormal code this is (1 + f) / 2 of the least normal number, and the number f of it.
+    # A subnormal code with the number f gives (1 + f) / 2 of the least normal number here.
     normal = from_bits(wadd(wand(spread, 0x7F << shift), least - (1 << 23)))
     below = linear(normal, constant(code, 128 << 23), constant(code, least - (1 << 31)))
     value = lesser(below, normal)
@@ -103,40 +103,41 @@ def to_signed(x, random, left, half, least, top):
     """
     pattern, size = bits(x), absolute(x)
     inside = lesser(size, constant(x, top))
-    # Below the first normal number its half is added to the half: there a unit in the last place is
-    # 2**-20 of a code's.
+    # Below the first normal number, add half of it to half of x: a unit in the last place of the
+    # sum is 2**-20 of a code's.
     below = linear(inside, constant(x, 126 << 23), constant(x, least - (1 << 23)))
     code = placed(greater(below, inside), random, left, half)
     code = wor(code, wand(pattern, -(1 << 31)))
-    # NaN gets no sign: it depends on the processor.
+    # The sign of a NaN depends on the processor, so it is dropped.
     nan = wor(wand(code, 0), 0x7F)
     return number(where(bits(size) < 0x7F800000, wshr(code, 24), nan))
 
 
 def from_e4m3_over_4(code):
-    """The number of a code of e4m3, over 4, exactly."""
+    """Return a quarter of the number of an e4m3 code, exactly."""
     return from_signed(code, 20, 119 << 23, 0x42FC0000)
 
 
 def to_e4m3_over_4(x, random):
-    """The code of 4 x in e4m3 by 16 random bits; 112 for all above, NaN of infinity and NaN."""
+    """Return the e4m3 code of 4 x by 16 random bits, at most 112; NaN for infinity and NaN."""
     return to_signed(x, random, 4, 128 + (10 << 27), 119 << 23, 0x42E00000)
 
 
 def from_e5m2_over_4096(code):
-    """The number of a code of e5m2, over 2**12, exactly."""
+    """Return the number of an e5m2 code over 2**12, exactly."""
     return from_signed(code, 21, 101 << 23, 0x42F60000)
 
 
 def to_e5m2_over_4096(x, random):
-    """The code of 2**12 x in e5m2 by 16 random bits; 14 for all above, NaN of infinity and NaN."""
+    """Return the e5m2 code of 2**12 x by 16 random bits, at most 14; NaN for infinity and NaN."""
     return to_signed(x, random, 3, 128 + (28 << 26), 101 << 23, 0x41600000)
 
 
 def from_4_bits(code):
     """Return the number of a code of 4 bits, exactly."""
     pattern = word(code)
-    # 1 + k / 8, of which k / 16, (k - 1) / 8, (k - 4) / 2 and 2 k - 11 are linear functions.
+    # 1 + k / 8 for code k; the candidates k / 16, (k - 1) / 8, (k - 4) / 2 and 2 k - 11 are linear
+    # in it.
     place = from_bits(wor(wand(wshl(pattern, 20), 7 << 20), 127 << 23))
     low = linear(place, constant(code, 126 << 23), constant(code, (126 << 23) - (1 << 31)))
     middle = rn(place - constant(code, 0x3F900000))
@@ -153,18 +154,19 @@ def to_4_bits(x, random):
     Infinity and NaN get code 8, which is NaN.
     """
     pattern, size = bits(x), absolute(x)
-    # 16 x, 8 x + 1, 2 x + 4, x / 2 + 11 / 2, and 8 more: a unit in the last place is 2**-20.
+    # The position of x among the codes, plus 8: the least of 16 x, 8 x + 1, 2 x + 4 and x / 2 + 11
+    # / 2. A unit in the last place is 2**-20.
     low = linear(size, constant(x, 131 << 23), constant(x, 130 << 23))
     middle = linear(size, constant(x, 130 << 23), constant(x, 0x41100000))
     high = linear(size, constant(x, 128 << 23), constant(x, 0x41400000))
     top = linear(size, constant(x, 126 << 23), constant(x, 0x41580000))
     place = lesser(lesser(middle, low), lesser(high, top))
-    # NaN gets this place too.
+    # NaN also gets this position.
     place = lesser(place, constant(x, 0x41700000))
-    # The upper bits hold the code without a sign; those of 8 are shifted out. Below are the bits
-    # that are cut off, to which 16 random bits and a half of the last of them were added.
+    # The upper bits hold the unsigned code; those of the added 8 are shifted out. The lower bits
+    # are truncated after adding 16 random bits and half of the last one.
     code = wadd(wshl(bits(place), 8), wor(wshl(random, 12), 1 << 11))
-    # All codes but 0 have a sign: the sum has the upper bit where the code is 1 or more.
+    # All codes but 0 may have a sign: the sum has its upper bit set if the code is at least 1.
     sign = wand(wand(pattern, wadd(code, 7 << 28)), -(1 << 31))
     code = wshr(wor(code, sign), 28)
     return number(where(bits(size) < 0x7F800000, code, wor(wand(code, 0), 8)))

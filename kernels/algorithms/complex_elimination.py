@@ -1,7 +1,7 @@
-"""Formulas of Gaussian elimination on complex expansions, by components of a part.
+"""Formulas of Gaussian elimination on complex expansions, by number of components of a part.
 
-As those of `elimination` on real ones. A number is one tuple, the components of its real part
-before those of the imaginary one.
+They correspond to those of `elimination` on real numbers. A number is one tuple: the components of
+its real part, then those of its imaginary part.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Family = dict[int, FunctionType]
 
 
 def half(x: str, n: int, k: int) -> str:
-    """The text of a number's real (0) or imaginary (1) part."""
+    """Return the source of a number's real (0) or imaginary (1) part."""
     return "(" + "".join(f"{x}[{k * n + c}], " for c in range(n)) + ")"
 
 
 def whole(real: str, imag: str, n: int) -> str:
-    """The text of the number of two parts."""
+    """Return the source of a number with these two parts."""
     return ", ".join(f"{p}[{c}]" for p in (real, imag) for c in range(n))
 
 
 def family(name: str, parameters: str, body: Any, doc: str, **families: Any) -> Family:
-    """Functions of numbers; `body` makes the statements of a number of components."""
+    """Return functions by number of components; `body` generates the statements for each."""
 
     def make(n: int) -> FunctionType:
         found = {k: f[n] if isinstance(f, dict) else f for k, f in families.items()}
@@ -41,7 +41,7 @@ def family(name: str, parameters: str, body: Any, doc: str, **families: Any) -> 
 
 
 def _by_halves(name: str, doc: str, parameters: str, functions: Any) -> Family:
-    """A function of each part of the first argument, and of the real part of others."""
+    """Apply a function to each part of the first argument, with the real parts of the others."""
     first, *others = parameters.split(", ")
 
     def body(n: int) -> list[str]:
@@ -55,7 +55,7 @@ def _by_halves(name: str, doc: str, parameters: str, functions: Any) -> Family:
 
 
 def less(fma: Any, minus: Any, parts: Sequence[Any], conjugate: bool) -> tuple[Any, Any]:
-    """z - m w, or z - conj(m) w, by four real ones.
+    """Return z - m w, or z - conj(m) w, computed by four real fused operations.
 
     Args:
         fma: a, b, c -> a b + c of real numbers, or of what stands for them.
@@ -70,7 +70,7 @@ def less(fma: Any, minus: Any, parts: Sequence[Any], conjugate: bool) -> tuple[A
 
 
 def _less(name: str, doc: str, conjugate: bool) -> Family:
-    """The same as a family of functions, whose text is the formula of names."""
+    """Return `less` as a family of functions, by applying its formula to variable names."""
 
     def body(n: int) -> list[str]:
         z, w = ((half(v, n, 0), half(v, n, 1)) for v in "zw")
@@ -99,7 +99,7 @@ PRODUCT = family(
 
 
 def _quotient(name: str, functions: Any) -> Family:
-    """x / h; h, one number for a row, is shaped as x is first: conditions of both are combined."""
+    """Return the family x / h. h, one number per row, is first given the shape of x."""
 
     def body(n: int) -> list[str]:
         p, q = half("x", n, 0), half("x", n, 1)
@@ -114,7 +114,7 @@ def _quotient(name: str, functions: Any) -> Family:
     return family(name, "x, h", body, "x / h.", function=function)
 
 
-# In registers of float64, and of float32.
+# Quotients in float64 registers, and in float32 registers.
 QUOTIENT = _quotient("complex_quotient", complex_quotients.DIV)
 QUOTIENT_NARROW = _quotient("complex_quotient_narrow", complex_quotients.DIV_NARROW)
 OVER_REAL = _by_halves("complex_over_real", "x / Re h.", "x, h", DIV)
@@ -148,7 +148,7 @@ ROOT_OF_POSITIVE = family(
         "return "
         + ", ".join([*(f"r[{k}]" for k in range(n)), *["where(r[0] == r[0], ZERO, r[0])"] * n]),
     ],
-    # Never NaN: so the zero is a register of the root's kind.
+    # The condition is never true (NaN aside), and it gives the zero the shape of the root.
     "The square root of Re d, and 1 where that is not positive.",
     root=SQRT,
     positive_or_one=POSITIVE_OR_ONE,

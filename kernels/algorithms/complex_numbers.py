@@ -1,9 +1,9 @@
-"""Arithmetic of complex numbers whose parts are expansions: given and returned as four and two.
+"""Arithmetic of complex numbers whose parts are expansions.
 
-The sums and the product are written down once, for whatever has `+`, `-` and `*`: tensors, and
-here the names of a kernel's values, whose operators are calls of the real algorithms. So a kernel
-has the bits of the operations of the parts. `complex_quotients` has the
-quotient, which is scaled and so is written for registers alone.
+Sums and the product are written once, for any type with `+`, `-` and `*`: for tensors, and here for
+names of a kernel's values, whose operators emit calls of the real algorithms. So a kernel has the
+same bits as the operations on parts. `complex_quotients` has the quotient, which needs scaling and
+so is written for registers only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def over_real(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
 
 
 class _Name:
-    """A value of the kernel that is being written, with as many components as it has."""
+    """A value of the generated kernel and its number of components."""
 
     def __init__(self, name: str, terms: int, text: _Text) -> None:
         self.name, self.terms, self._text = name, terms, text
@@ -65,14 +65,14 @@ class _Name:
 
 
 class _Text:
-    """The statements of one kernel."""
+    """The statements of one generated kernel."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.called: dict[str, Any] = {}
 
     def call(self, name: str, whole: Any, by_float: Any, x: _Name, y: _Name) -> _Name:
-        """An operation of values; of a number of one component the algorithm for such."""
+        """Emit an operation; use the special algorithm if the second value has one component."""
         terms = max(x.terms, y.terms)
         short = y.terms < terms and terms in by_float
         function = by_float[terms] if short else whole[terms]
@@ -84,7 +84,7 @@ class _Text:
 
 
 def _algorithm(form: Formula, terms: tuple[int, ...]) -> FunctionType:
-    """A formula as an algorithm for arguments of these numbers of components."""
+    """Return a formula as an algorithm for arguments with these numbers of components."""
     text, names = _Text(), parameters(form)
     results = form(*(_Name(n, t, text) for n, t in zip(names, terms, strict=True)))
     flat = [f"{r.name}[{k}]" for r in results for k in range(r.terms)]
@@ -98,12 +98,12 @@ def _algorithm(form: Formula, terms: tuple[int, ...]) -> FunctionType:
 
 
 def parameters(form: Formula) -> tuple[str, ...]:
-    """The names of a formula's arguments."""
+    """Return the names of a formula's arguments."""
     return tuple(inspect.signature(form).parameters)
 
 
 class Family(NamedTuple):
-    """A formula for one to four components, and where parts of the second operand are floats."""
+    """A formula for 1 to 4 components, with variants whose second operand has float parts."""
 
     parameters: tuple[str, ...]
     usual: tuple[FunctionType, ...]
@@ -111,7 +111,7 @@ class Family(NamedTuple):
 
     @classmethod
     def of(cls, form: Formula, by_float: ieee.Family) -> Family:
-        """The family; `by_float` has the numbers of components that floats matter to."""
+        """Return the family; the keys of `by_float` are the component counts with variants."""
         names = parameters(form)
         rest = len(names) - 2
         usual = tuple(_algorithm(form, (n,) * len(names)) for n in range(1, 5))

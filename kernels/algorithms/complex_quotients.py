@@ -1,7 +1,7 @@
-"""The quotient of complex expansions, given and returned as their parts, in registers.
+"""The quotient of complex expansions in registers; arguments and results are parts.
 
-x / y = x conj(y) / |y|^2 with both scaled by powers of two to below 1, so that nothing between
-overflows. The error of the numerator is that of a product, relative to |x y|; |y|^2 is a sum of
+x / y = x conj(y) / |y|^2, with x and y scaled by powers of two to below 1, so that no intermediate
+result overflows. The numerator has the error of a product, relative to |x y|; |y|^2 is a sum of
 squares, and each part is divided once.
 """
 
@@ -15,18 +15,18 @@ from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
 
 
 def larger_size(x0, y0):
-    """The larger modulus of two leading components."""
+    """Return the larger magnitude of two leading components."""
     x0, y0 = where(x0 < ZERO, neg(x0), x0), where(y0 < ZERO, neg(y0), y0)
     return where(x0 < y0, y0, x0)
 
 
 def is_infinite(x0):
-    """Whether x0 is an infinity."""
+    """Return whether x0 is an infinity."""
     return (x0 == x0) & (rn(x0 - x0) != ZERO)
 
 
 def exceptions(a0, b0, c0, d0):
-    """Whether the divisor is 0, and whether it is infinite under a finite number."""
+    """Return whether the divisor is 0, and whether it is infinite while the dividend is finite."""
     finite = (rn(a0 - a0) == ZERO) & (rn(b0 - b0) == ZERO)
     infinite = is_infinite(c0) | is_infinite(d0)
     return (c0 == ZERO) & (d0 == ZERO), infinite & finite
@@ -43,7 +43,7 @@ y = multiplied(over(sub(mul(q, r), mul(p, s)), size), up - down)
 
 
 def _quotient(terms: int, width: int) -> FunctionType:
-    """The algorithm for parts of so many components in registers of float64 or float32."""
+    """Return the algorithm for parts of `terms` components in float64 or float32 registers."""
     normal, power, exponent = (
         vars(binary_scaling)[f"{name}{width}"] for name in ("normal", "power", "exponent")
     )

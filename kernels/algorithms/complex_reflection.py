@@ -1,8 +1,9 @@
 """Formulas of Householder reflections on complex expansions, by components of a part.
 
-As those of `reflection` on real ones; numbers are tuples as in `complex_elimination`. Partial sums
-of complex products are those of the real part and then of the imaginary one: a product is two
-terms of either, in the order of a real fold of numbers whose parts take turns.
+They correspond to those of `reflection` on real numbers; numbers are tuples as in
+`complex_elimination`. A partial sum of complex products holds the sum of the real part, then of the
+imaginary part. Each product adds two terms to either, in the order of a real fold over interleaved
+parts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, SCALED, ZERO_LIK
 
 
 def _reflector(n: int) -> list[str]:
-    """d = x[0] - beta and tau = -d / beta for beta = -sign(Re x[0]) |x|, but 1 and 0 where flat."""
+    """d = x[0] - beta and tau = -d / beta with beta = -sign(Re x[0]) |x|; 1 and 0 if `flat`."""
     return [
         f"x, y = {half('first', n, 0)}, {half('first', n, 1)}",
         f"norm = root({half('squares', n, 0)})",
@@ -74,7 +75,7 @@ TURNED: Family = family(
 def sums(
     n: int, state: int, term: Any, merge: Any, combine: Any, settle: Any
 ) -> dict[str, FunctionType]:
-    """Folds of products of complex numbers, of the functions of real ones and their state."""
+    """Return folds of complex products, built from the functions and the state of a real fold."""
     a, b, c, d = (half(x, n, k) for x in "xy" for k in (0, 1))
     less = "(" + "".join(f"neg(x[{n + k}]), " for k in range(n)) + ")"
     terms = [

@@ -1,8 +1,9 @@
-"""Jacobi's rotation of two complex rows, by components of a part; see `rotation` for real ones.
+"""Jacobi rotations of two complex rows, by components of a part; `rotation` has real ones.
 
-Numbers are tuples as in `complex_elimination`; squared norms and cosines are real. With g = x y^H
-and its phase p = g / |g| the rows x and p y have the real inner product |g|, so their real rotation
-is the one wanted; the second row is turned back by conj(p), and small rotations are near to 1.
+Numbers are tuples as in `complex_elimination`; squared norms and cosines are real. Let g = x y^H
+with phase p = g / |g|. The rows x and p y have the real inner product |g|, so their real rotation
+makes x and y orthogonal. The second row is multiplied by conj(p) again, so that small rotations are
+close to the identity.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mcf.kernels.algorithms.rotation import TWICE
 
 
 def complex_angle(a, b, x, y):
-    """|Re| + |Im| of the cosine of the angle of two rows, by leading components.
+    """Return |Re| + |Im| of the cosine of the angle of two rows, from leading components.
 
     At most sqrt(2) above its modulus, and never below: no square that may underflow.
     """
@@ -39,7 +40,7 @@ def complex_angle(a, b, x, y):
 
 
 def complex_rotation1(a, b, g, tolerance):
-    """The cosine, the complex sine, |cos| of the angle of two rows, |t|.
+    """Return the cosine, the complex sine, |cos| of the rows' angle, and |t|.
 
     As `rotation1` for |g|, with the sine times g / |g|; |g| is the larger part times
     sqrt(1 + q^2), q the quotient of both.
@@ -62,7 +63,7 @@ def complex_rotation1(a, b, g, tolerance):
 
 
 def complex_rotated1(c, s, x, y):
-    """c x - s y and conj(s) x + c y."""
+    """Return c x - s y and conj(s) x + c y."""
     p, q = neg(s[0]), neg(s[1])
     first = (
         rn(rn(c[0] * x[0]) + rn(rn(p * y[0]) + rn(s[1] * y[1]))),
@@ -76,7 +77,7 @@ def complex_rotated1(c, s, x, y):
 
 
 def _multiplied(n):
-    """x 2^k in float64 registers."""
+    """Return the function x 2^k in float64 registers."""
     normal, power = binary_scaling.normal64, binary_scaling.power64
     factors = filled(
         binary_scaling.factors, "factors64", "As `factors`.", normal=normal, power=power
@@ -91,7 +92,7 @@ def _rotation(n):
         "cosine = angle(a[0], b[0], x[0], y[0])",
         "wanted = cosine > tolerance",
         "x, y = chosen(wanted, x, one(x)), chosen(wanted, y, zero(y))",
-        # Scaled, so that squares do not underflow.
+        # Scaling prevents underflow of the squares.
         "up = exponent(rn(absolute(x[0]) + absolute(y[0])))",
         "x, y = multiplied(x, neg(up)), multiplied(y, neg(up))",
         "size = root(total(squared(x), squared(y)))",

@@ -1,4 +1,4 @@
-"""Any tuple of floats as an expansion: straight-line sweeps of TwoSum, made for each length.
+"""Convert any tuple of floats to an expansion by sweeps of TwoSum, generated for each length.
 
 The floats may come in any order and overlap and cancel in any way.
 """
@@ -16,7 +16,7 @@ from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
 
 @functools.cache
 def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
-    """The algorithm (x,) -> `terms` components of the sum of the `count` floats in the tuple x.
+    """Return the algorithm (x,) -> `terms` components of the sum of the `count` floats in x.
 
     With `partial` the floats are those of a partial sum, and only the first counts where it is not
     finite: what is left of the rounding errors of an infinity is NaN.
@@ -44,7 +44,7 @@ def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
     emit("plain = h0")
     for k in range(1, count):
         emit(f"plain = rn(plain + h{k})")
-    # A zero of all zeros keeps the sign of the first.
+    # If all floats are zero, the result keeps the sign of the first.
     emit("plain = where((plain == ZERO) & (h0 == ZERO), h0, plain)")
     for k in range(1, count):
         emit(f"q = h{k}")

@@ -1,6 +1,6 @@
-"""Formulas of Gaussian elimination on expansions: what a row is divided by, and what is left.
+"""Formulas of Gaussian elimination on expansions, by number of components.
 
-By number of components, as the families of `ieee`, whose bits they have.
+Their results have the same bits as those of the families in `ieee`.
 """
 
 from mcf.kernels.algorithms.families import written
@@ -9,17 +9,17 @@ from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, where
 
 
 def less_product(z, m, w):
-    """z - m w, as `fma` rounds it."""
+    """Return z - m w, rounded as `fma` rounds it."""
     return fma(minus(m), w, z)
 
 
 def root_of_positive(d):
-    """The square root of d, and 1 where d is not positive."""
+    """Return the square root of d, or 1 where d is not positive."""
     return root(positive_or_one(d))
 
 
 def _or_one(condition, name, doc):
-    """d where a condition on d[0] holds, else 1; by number of components."""
+    """Return the family of d where a condition on d[0] holds, else 1."""
 
     def make(n):
         rest = "".join(f"where(good, d[{k}], ZERO), " for k in range(1, n))

@@ -1,7 +1,7 @@
-"""Families: functions of one form, which differ in the functions that they call or in length.
+"""Families of functions that share one form and differ in called functions or length.
 
-What comes out are plain functions, as executors bind them: no closures, no default arguments, and
-source text where Triton and tracebacks look for it.
+The results are plain functions, as executors bind them: no closures, no default arguments, and
+source text where Triton and tracebacks look it up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mcf.kernels.sources import listed
 
 
 def filled(form: FunctionType, name: str, doc: str, **functions: Any) -> FunctionType:
-    """A function with the code of a form, in which names stand for these functions.
+    """Return a copy of a form in which open names refer to the given functions.
 
     Args:
         form: a function over names that its module does not define, and over others.
@@ -22,7 +22,7 @@ def filled(form: FunctionType, name: str, doc: str, **functions: Any) -> Functio
         functions: what the form leaves open, by name.
     """
     names = {"co_name": name}
-    # Triton tells functions apart by it, which Python has from 3.11 on.
+    # Triton identifies functions by their qualified name, which exists from Python 3.11 on.
     if hasattr(form.__code__, "co_qualname"):
         names["co_qualname"] = name
     code = form.__code__.replace(**names)
@@ -35,7 +35,7 @@ def filled(form: FunctionType, name: str, doc: str, **functions: Any) -> Functio
 def written(
     name: str, parameters: str, body: list[str], doc: str, filename: str = "", **names: Any
 ) -> FunctionType:
-    """A function of these statements, for formulas whose length is a number.
+    """Compile statements into a function, for formulas whose length is a parameter.
 
     Args:
         name: of the function.

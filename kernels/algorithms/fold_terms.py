@@ -1,6 +1,6 @@
-"""Terms of folds: an expansion, or a product of two, in the registers of a partial sum.
+"""Terms of folds: an expansion, or a product of two, as registers of a partial sum.
 
-Where components are narrower than the registers, two of them go into one register.
+If components are narrower than the registers, one register holds two of them.
 """
 
 from mcf.kernels.algorithms.families import filled, written
@@ -12,35 +12,35 @@ from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
 
 
 def narrow2_in2(x):
-    """x of two narrower components, exact."""
+    """Return x of two narrower components, exactly."""
     return fast_two_sum(x[0], x[1])
 
 
 def narrow3_in2(x):
-    """x of three narrower components; the last two add up to half an ulp of 2**-53 |x1|."""
+    """Return x of three narrower components; x1 + x2 is rounded: error 2**-53 |x1|."""
     return fast_two_sum(x[0], rn(x[1] + x[2]))
 
 
 def narrow3_in3(x):
-    """x of three components that add up in pairs without error; exact."""
+    """Return x of three components that add up in pairs without error, exactly."""
     s, e = fast_two_sum(x[0], x[1])
     t, f = two_sum(e, x[2])
     return s, t, f
 
 
 def narrow4_in2(x):
-    """x of four components of at most 11 bits; relative error 2**-53 |x1|."""
+    """Return x of four components of at most 11 bits; error 2**-53 |x1|."""
     return fast_two_sum(x[0], rn(x[1] + rn(x[2] + x[3])))
 
 
 def narrow4_in3(x):
-    """x of four components of at most 24 bits; exact but for a rounding of x2."""
+    """Return x of four components of at most 24 bits, exactly except for one rounding of x2."""
     s, e = fast_two_sum(x[0], x[1])
     t, f = two_sum(e, rn(x[2] + x[3]))
     return s, t, f
 
 
-# Products of one order of magnitude, in one register.
+# Sums of products of one order of magnitude, in one register.
 
 
 def order1(x, y):
@@ -63,7 +63,7 @@ def order4(x, y):
     return rn(rn(rn(x[1] * y[3]) + rn(x[3] * y[1])) + rn(x[2] * y[2]))
 
 
-# Products in the registers' format: every term down to u**(s - 1) with its rounding error.
+# Products in the registers' format: all terms down to u**(s - 1), with their rounding errors.
 
 
 def product11_in2(x, y):
@@ -92,7 +92,7 @@ def product31_in3(x, y):
 
 
 def product33_in3(x, y):
-    """(x0, x1, x2) * (y0, y1, y2) without what is below u^2."""
+    """(x0, x1, x2) * (y0, y1, y2) without terms below u^2."""
     p, e = two_prod(x[0], y[0])
     q, f = two_prod(x[0], y[1])
     r, g = two_prod(x[1], y[0])
@@ -113,13 +113,13 @@ def product41_in4(x, y):
 
 
 def product44_in4(x, y):
-    """(x0, x1, x2, x3) * (y0, y1, y2, y3) without what is below u^3."""
+    """(x0, x1, x2, x3) * (y0, y1, y2, y3) without terms below u^3."""
     p, e = two_prod(x[0], y[0])
     q, f = two_prod(x[0], y[1])
     r, g = two_prod(x[1], y[0])
     q, a = two_sum(q, r)
     q, b = two_sum(q, e)
-    # Order u^2: three products, two errors of products, two of sums.
+    # Order u^2: three products, two errors of products, two errors of sums.
     t, h = two_prod(x[0], y[2])
     v, k = two_prod(x[2], y[0])
     w, m = two_prod(x[1], y[1])
@@ -170,7 +170,7 @@ def narrow_product31_in3(x, y):
 
 
 def narrow_product33_in3(x, y):
-    """(x0, x1, x2) * (y0, y1, y2), but for roundings of what is of second order."""
+    """(x0, x1, x2) * (y0, y1, y2), except for rounding errors of second-order terms."""
     cross, e = two_sum(rn(x[0] * y[1]), rn(x[1] * y[0]))
     s, f = fast_two_sum(rn(x[0] * y[0]), cross)
     last = rn(rn(rn(x[1] * y[2]) + rn(x[2] * y[1])) + rn(x[2] * y[2]))
@@ -192,7 +192,7 @@ def narrow_product44_in2(x, y):
 
 
 def narrow_product41_in3(x, y):
-    """(x0, x1, x2, x3) * y for components of at most 24 bits; exact but for a rounding of x2 y."""
+    """(x0, x1, x2, x3) * y for components of at most 24 bits; only x2 y is rounded."""
     s, e = fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
     t, f = two_sum(e, rn(rn(x[2] * y[0]) + rn(x[3] * y[0])))
     return s, t, f
@@ -206,29 +206,29 @@ def narrow_product44_in3(x, y):
     return s, t, rn(e + g)
 
 
-# The tables: by numbers of components, and of registers.
+# Tables of terms by numbers of components and of registers.
 
 
 def value(count, state):
-    """The components as registers, and zeros behind them."""
+    """Return a function from `count` components to `state` registers, padded with zeros."""
     cells = [f"x[{k}]" if k < count else "ZERO" for k in range(state)]
     name, doc = f"value{count}_in{state}", f"{count} components in {state} registers."
     return written(name, "x", [f"return {', '.join(cells)}"], doc, ZERO=ZERO)
 
 
 def with_zeros(term, name, state):
-    """A term of two registers with zeros behind them."""
+    """Pad a term of two registers with zeros to `state` registers."""
     body = ["p, e = term(x, y)", f"return p, e{', ZERO' * (state - 2)}"]
     return written(name, "x, y", body, term.__doc__, term=term, ZERO=ZERO)
 
 
 def exchanged(x, y):
-    """A form: the term of the operands in their other order."""
+    """Form: the term with its operands exchanged."""
     return term(y, x)
 
 
 def in_both_orders(products):
-    """Products by (left, right, state), and those of (right, left): a float times an expansion."""
+    """Add the products of exchanged operands, for a float times an expansion."""
     others = {}
     for (left, right, state), term in products.items():
         if left != right:
@@ -238,24 +238,24 @@ def in_both_orders(products):
 
 
 def squared_gap(x, y):
-    """A form: the square of x - y."""
+    """Form: the square of x - y."""
     gap = minus(x, y)
     return product(gap, gap)
 
 
 def entered_gap(x, y):
-    """A form: the same of x in the registers' format."""
+    """Form: the square of x - y, with x converted to the registers' format first."""
     return gap(enter(x), y)
 
 
 def gap_of(enter, state):
-    """The square of x - y, for x that an algorithm makes `state` registers of."""
+    """Return the square of x - y, where `enter` converts x to `state` registers."""
     name = f"squared_gap{state}_{enter.__name__}"
     doc = "The square of x - y, for narrower components x."
     return filled(entered_gap, name, doc, gap=SQUARED_GAP[state], enter=enter)
 
 
-# Of components in the registers' format, and of one component of any: by (components, state).
+# Sums by (components, state): WIDE for components in the registers' format, or one of any format.
 WIDE_SUM = {
     (count, state): value(count, state)
     for count, state in ((1, 2), (1, 3), (1, 4), (2, 2), (3, 3), (4, 4))
@@ -268,7 +268,7 @@ NARROW_SUM = {
     (4, 2): narrow4_in2,
     (4, 3): narrow4_in3,
 }
-# By (left, right, state).
+# Products by (left, right, state).
 WIDE_PRODUCT = in_both_orders(
     {
         (1, 1, 2): product11_in2,
@@ -298,7 +298,7 @@ NARROW_PRODUCT = in_both_orders(
         (4, 4, 3): narrow_product44_in3,
     }
 )
-# Of components in the registers' format, as many as there are registers.
+# Squared differences of components in the registers' format, one per register.
 SQUARED_GAP = {
     n: filled(
         squared_gap,

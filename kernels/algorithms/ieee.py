@@ -1,8 +1,8 @@
-"""The operations on expansions of one to four components, special values as IEEE 754 has them.
+"""Operations on expansions of 1 to 4 components, with IEEE 754's special values.
 
-Each is a family, by number of components: a network (`sums`, `products`, `quotients`, `roots`), or
-a few, and the plain operation on the leading components, which `special.settled*` takes where the
-network has made NaN. One component is the plain operation itself, rounded once.
+Each is a family by number of components. It combines a network (`sums`, `products`, `quotients`,
+`roots`) with the plain operation on the leading components, whose value `special.settled*` takes if
+the network's result is NaN. With one component the plain operation is used alone, rounded once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Family = Mapping[int, Callable[..., Any]]
 
 
 def numbered(*functions: FunctionType, first: int = 1) -> dict[int, FunctionType]:
-    """Functions by number of components, the first one's given."""
+    """Return functions by number of components, starting at `first`."""
     return dict(enumerate(functions, first))
 
 
@@ -68,7 +68,7 @@ SQUARED = numbered(squared1, squared2, squared3, squared4)
 INVERSE = numbered(inverse2, inverse3, inverse4, first=2)
 TIMES_FLOAT = numbered(times_float2, times_float3, times_float4, first=2)
 PLUS_FLOAT = {2: plus_float2}
-# With the bits of sums with zeros, but for signs of zeros.
+# Same bits as adding zero-padded operands, except for the sign of zero.
 BARE_PLUS_FLOAT = numbered(plus_float2, plus_float3, plus_float4, first=2)
 OVER_FLOAT = {2: by_float2}
 
@@ -121,58 +121,58 @@ def times_plus(x, y, z):
     return rn(rn(x[0] * y[0]) + z[0])
 
 
-# The forms: `plain`, `network` and `settled` are another function in each of a family.
+# Forms: `plain`, `network` and `settled` are filled in for each member of a family.
 
 
 def of_one(x):
-    """A network of x with the plain operation's special values."""
+    """Form: a network of x with the plain operation's special values."""
     return settled(plain(x), network(x))
 
 
 def of_two(x, y):
-    """A network of x and y with the plain operation's special values."""
+    """Form: a network of x and y with the plain operation's special values."""
     return settled(plain(x, y), network(x, y))
 
 
 def of_three(x, y, z):
-    """A network of x, y and z with the plain operation's special values."""
+    """Form: a network of x, y and z with the plain operation's special values."""
     return settled(plain(x, y, z), network(x, y, z))
 
 
 def of_one_and_1(x, one):
-    """A network of x and the number 1 with the plain operation's special values."""
+    """Form: a network of x and the number 1 with the plain operation's special values."""
     return settled(plain(x, one), network(x, one))
 
 
 def difference(x, y):
-    """x - y as a sum."""
+    """Form: x - y as a sum."""
     return total(x, minus(y))
 
 
 def sum_of_product(x, y, z):
-    """x * y + z, the product rounded as `mul` rounds."""
+    """Form: x * y + z, the product rounded as `mul` rounds it."""
     return total(product(x, y), z)
 
 
 def inverse_of_root(x, one):
-    """1 / sqrt(x) as a root and a quotient."""
+    """Form: 1 / sqrt(x) as a root and a quotient."""
     return inverse(rooted(x), one)
 
 
 def sign_of_difference(x, y):
-    """-1, 0 or 1 for the sign of x - y; NaN where they are not ordered."""
+    """Form: -1, 0 or 1 for the sign of x - y; NaN if x and y are not ordered."""
     d = network(x, y)
     return (ordered(x[0], y[0], d[0]),)
 
 
 def truth(x, y):
-    """1 where the sign of x - y is as asked for, else 0."""
+    """Form: 1 if `asked` holds for the sign of x - y, else 0."""
     (s,) = sign(x, y)
     return (where(asked(s), ONE, ZERO),)
 
 
 def each(name: str, doc: str, form: FunctionType, **families: Any) -> dict[int, FunctionType]:
-    """A form filled for each number of components that all families have.
+    """Fill a form for each number of components that all families have.
 
     Args:
         name: what the functions' names begin with; the number follows.
@@ -191,7 +191,7 @@ def each(name: str, doc: str, form: FunctionType, **families: Any) -> dict[int, 
 
 
 def family(name: str, doc: str, form: FunctionType, plain: Any, network: Family) -> Any:
-    """Networks with the special values of a plain operation; one component is the network alone."""
+    """Return networks with the special values of a plain operation (none for one component)."""
     alone = {n: f for n, f in network.items() if n == 1}
     return alone | each(name, doc, form, settled=SETTLED, plain=plain, network=network)
 
@@ -202,20 +202,20 @@ def reciprocal1(x, one):
 
 
 def rsqrt1(x, one):
-    """1 / sqrt(x), by way of pairs."""
+    """Return 1 / sqrt(x), computed as a pair."""
     r = inverse2(root2((x[0], ZERO)), one)
     return (leading(one_over_root(x, one), r[0]),)
 
 
 def fma1(x, y, z):
-    """x * y + z, rounded as a pair is."""
+    """Return x * y + z, rounded like a pair."""
     p, e = two_prod(x[0], y[0])
     s, t = two_sum(p, z[0])
     return (leading(rn(p + z[0]), rn(s + rn(t + e))),)
 
 
 def ordered(x0, y0, d):
-    """The sign of d, or where d is NaN that of x0 - y0: infinities are equal to themselves."""
+    """Return the sign of d; if d is NaN, that of x0 - y0, where equal infinities give 0."""
     d = where((d != d) & (x0 == y0), ZERO, d)
     less = (d < ZERO) | ((d != d) & (x0 < y0))
     more = (d > ZERO) | ((d != d) & (x0 > y0))
@@ -223,26 +223,26 @@ def ordered(x0, y0, d):
     return where(less, ZERO - ONE, where(more, ONE, zero_or_nan))
 
 
-# What is asked of a sign, which is NaN where numbers are not ordered.
+# Conditions on a sign, which is NaN if numbers are not ordered.
 
 
 def negative(s):
-    """Less."""
+    """Return whether x < y, given the sign of x - y."""
     return s < ZERO
 
 
 def not_positive(s):
-    """Less or equal."""
+    """Return whether x <= y, given the sign of x - y."""
     return s <= ZERO
 
 
 def zero(s):
-    """Equal."""
+    """Return whether x = y, given the sign of x - y."""
     return s == ZERO
 
 
 def not_zero(s):
-    """Less, greater or not ordered."""
+    """Return whether x < y, x > y or they are not ordered, given the sign of x - y."""
     return s != ZERO
 
 

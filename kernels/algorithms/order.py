@@ -1,6 +1,6 @@
-"""The order of canonical expansions, which is that of their components; NaN is the largest.
+"""The order of canonical expansions, which is lexicographic; NaN is the largest.
 
-Canonical: each component is the rounding of what it and those below it sum to.
+In a canonical expansion each component is the rounded sum of itself and those after it.
 """
 
 from mcf.kernels.algorithms.families import filled
@@ -34,28 +34,28 @@ def before4(t, w):
 BEFORE = {1: before1, 2: before2, 3: before3, 4: before4}
 
 
-# The forms: `before` is another function in each of a family.
+# Forms: `before` is filled in for each number of components.
 
 
 def precedes(t, w):
-    """t < w, or w alone is NaN."""
+    """Form: t < w, or only w is NaN."""
     return before(t, w) | ((w[0] != w[0]) & (t[0] == t[0]))
 
 
 def does_not_follow(t, w):
-    """t <= w, or w is NaN."""
+    """Form: t <= w, or w is NaN."""
     follows = before(w, t)
     return ((t[0] == t[0]) & (w[0] == w[0]) & invert(follows)) | (w[0] != w[0])
 
 
 def does_not_precede(t, w):
-    """t >= w of numbers, or w is NaN."""
+    """Form: t >= w, both numbers; or w is NaN."""
     precedes = before(t, w)
     return ((t[0] == t[0]) & (w[0] == w[0]) & invert(precedes)) | (w[0] != w[0])
 
 
 def falls_below(t, w):
-    """w < t, or w alone is NaN."""
+    """Form: w < t, or only w is NaN."""
     return before(w, t) | ((w[0] != w[0]) & (t[0] == t[0]))
 
 
@@ -69,11 +69,11 @@ DOES_NOT_FOLLOW = _each("does_not_follow", "t <= w, NaN the largest.", does_not_
 DOES_NOT_PRECEDE = _each("does_not_precede", "t >= w, or w is NaN.", does_not_precede)
 
 
-# Keys of narrow components, in float64: see `mcf.kernels.narrow_keys`.
+# Sort keys of narrow components, in float64: see `mcf.kernels.narrow_keys`.
 
 
 def summed(x, limit, huge):
-    """(s, e) with s + e = x0 + x1, infinity and 0 from `limit` on."""
+    """Return (s, e) with s + e = x0 + x1; infinity and 0 for magnitudes from `limit` on."""
     s, e = two_sum(x[0], x[1])
     inside = (s < limit) & (neg(s) < limit)
     return where(inside, s, rn(s * huge)), where(inside, e, ZERO)
@@ -84,17 +84,17 @@ def _alone(s, limit, huge):
 
 
 def summed_alone2(x, limit, huge):
-    """x0 + x1 where that is exact, infinity from `limit` on."""
+    """Return x0 + x1, which must be exact; infinity for magnitudes from `limit` on."""
     return (_alone(rn(x[0] + x[1]), limit, huge),)
 
 
 def summed_alone3(x, limit, huge):
-    """x0 + x1 + x2 where that is exact."""
+    """Return x0 + x1 + x2, which must be exact."""
     return (_alone(rn(rn(x[0] + x[1]) + x[2]), limit, huge),)
 
 
 def summed_alone4(x, limit, huge):
-    """x0 + x1 + x2 + x3 where that is exact."""
+    """Return x0 + x1 + x2 + x3, which must be exact."""
     return (_alone(rn(rn(rn(x[0] + x[1]) + x[2]) + x[3]), limit, huge),)
 
 
@@ -102,7 +102,7 @@ SUMMED_ALONE = {2: summed_alone2, 3: summed_alone3, 4: summed_alone4}
 
 
 def left_over(out_e):
-    """Whether a sum is not exact."""
+    """Return whether a sum is not exact."""
     return (out_e != ZERO,)
 
 

@@ -48,5 +48,5 @@ def mul(x_hi, x_lo, y_hi, y_lo):
 
 
 def renormalize(hi, lo):
-    """The same sum hi + lo with |lo| <= ulp(hi)/2: TwoSum, exact for any order and overlap."""
+    """Return an equal pair with |lo| <= ulp(hi)/2, by TwoSum: exact for any order and overlap."""
     return two_sum(hi, lo)

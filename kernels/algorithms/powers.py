@@ -1,8 +1,8 @@
-"""Powers with whole exponents as pairs, the same bits on every executor.
+"""Powers with whole exponents as pairs, with the same bits on every executor.
 
-x**n is the product of x**(2**k) over the bits k of n, in pairs: first that of the 8 lowest bits,
-then that of the others, then both. Only operations that IEEE 754 rounds correctly take part, unlike
-in libm's `pow`, which differs from one platform to the next.
+x**n is the product of x**(2**k) over the set bits k of n, in pairs: first over the 8 lowest bits,
+then over the others. Only correctly rounded operations of IEEE 754 are used, unlike libm's `pow`,
+which differs between platforms.
 """
 
 from mcf.kernels.algorithms.pairs import mul
@@ -24,29 +24,29 @@ def power(base, base_lo, exponent):
 
 
 def divided(exponent, size, inverse):
-    """(q, r) with exponent = q size + r, 0 <= r < size = 1 / inverse, a power of two; exact."""
-    # 2**52, beyond which float64 has whole numbers only: a rounding to the nearest of them.
+    """Return exact (q, r): exponent = q size + r, 0 <= r < size = 1 / inverse, a power of two."""
+    # From 2**52 on float64 has whole numbers only, so adding it rounds to a whole number.
     q = rn(rn(rn(exponent * inverse) + 4503599627370496.0) - 4503599627370496.0)
     r = rn(exponent - rn(q * size))
     return where(r < ZERO, rn(q - ONE), q), where(r < ZERO, rn(r + size), r)
 
 
 def times(x_hi, x_lo, y_hi, y_lo):
-    """x * y, and 0 below 2**-100, far above where errors would underflow."""
+    """Return x * y, or 0 below 2**-100, far above where errors would underflow."""
     hi, lo = mul(x_hi, x_lo, y_hi, y_lo)
     return where(hi < 7.888609052210118e-31, ZERO, hi), where(hi < 7.888609052210118e-31, ZERO, lo)
 
 
 def raised(base, base_lo):
-    """base**256: 8 squares."""
+    """Return base**256 by 8 squarings."""
     for _ in range(8):
         base, base_lo = times(base, base_lo, base, base_lo)
     return base, base_lo
 
 
 def small_power(base, base_lo, exponent):
-    """base**exponent for exponent < 2**8."""
-    # Ones of the base's shape.
+    """Return base**exponent for exponent < 2**8."""
+    # Ones with the shape of the base.
     lo = rn(base * ZERO)
     hi = rn(lo + ONE)
     for _ in range(8):
@@ -55,7 +55,7 @@ def small_power(base, base_lo, exponent):
 
 
 def large_power(base, base_lo, exponent):
-    """base**exponent for exponent < 2**45."""
+    """Return base**exponent for exponent < 2**45."""
     lo = rn(base * ZERO)
     hi = rn(lo + ONE)
     for _ in range(45):
@@ -64,7 +64,7 @@ def large_power(base, base_lo, exponent):
 
 
 def _bit(hi, lo, base, base_lo, rest):
-    """The product so far with base, if rest is odd; base squared; rest halved."""
+    """Multiply the product by base if rest is odd; square base and halve rest."""
     rest, odd = divided(rest, 2.0, 0.5)
     with_hi, with_lo = times(hi, lo, base, base_lo)
     hi, lo = where(odd > ZERO, with_hi, hi), where(odd > ZERO, with_lo, lo)

@@ -1,4 +1,4 @@
-"""The names an executor binds: what the algorithms are made of.
+"""The primitives from which algorithms are built; each executor binds its own versions.
 
 The algorithms import these names and use `+`, `-`, `*` and comparisons on registers. A register
 holds one number in float32 or float64 (`Format.register`); each executor replaces every name
@@ -19,7 +19,7 @@ def rn(x):
 
 
 def rx(x):
-    """Round like `rn`, or leave a wider register as it is: the algorithm's results are the same.
+    """Round like `rn`, or keep a wider register: the algorithm's results are the same.
 
     For the inside of error-free transforms, where the theorem holds either way. The 16-bit formats
     leave their float32 registers alone, which also avoids the overflow of an intermediate result;
@@ -50,35 +50,36 @@ def fms(a, b, c):
 
 
 def linear(x, a, b):
-    """a x + b, rounded, where it does not matter whether a x is rounded before.
+    """Return a x + b, rounded once; whether a x is rounded first must not matter.
 
-    It is exact, or what is lost is far below the last bit of b. One FMA where a processor has that.
+    The result is exact, or the rounding error is far below the last bit of b. One FMA where a
+    processor has it.
     """
     _unbound("linear")
 
 
 def neg(x):
-    """-x, the sign of a zero turned too (Triton computes `-x` as 0 - x, which does not)."""
+    """Return -x, also for zeros (Triton computes `-x` as 0 - x, which turns 0 into +0)."""
     _unbound("neg")
 
 
 def signed(x):
-    """Whether the sign bit of a register is set, that of a zero or a NaN too."""
+    """Return whether the sign bit of a register is set, also for a zero or a NaN."""
     _unbound("signed")
 
 
 def div(a, b):
-    """The quotient, correctly rounded in the register."""
+    """Return a / b, correctly rounded in the register."""
     _unbound("div")
 
 
 def sqrt(x):
-    """The square root, correctly rounded in the register."""
+    """Return the square root of x, correctly rounded in the register."""
     _unbound("sqrt")
 
 
 def where(condition, a, b):
-    """`a` where the condition holds, `b` elsewhere."""
+    """Return `a` where the condition holds, `b` elsewhere."""
     _unbound("where")
 
 
@@ -105,137 +106,137 @@ def unless_payload(x, rounded, quiet):
     _unbound("unless_payload")
 
 
-# A word is 32 bits, the bits of a float32 register or an integer in two's complement; sums,
-# differences and products are modulo 2**32. Integer literals among them are in [-2**31, 2**31).
+# A word has 32 bits: those of a float32 register, or an integer in two's complement. Sums,
+# differences and products are modulo 2**32. Integer literals are in [-2**31, 2**31).
 
 
 def bits(x):
-    """The word with the bits of a float32 register."""
+    """Return the word with the bits of a float32 register."""
     _unbound("bits")
 
 
 def from_bits(w):
-    """The float32 register with the bits of a word."""
+    """Return the float32 register with the bits of a word."""
     _unbound("from_bits")
 
 
 def word(x):
-    """A register that holds an integer of at most 24 bits, as a word."""
+    """Convert a register that holds an integer of at most 24 bits to a word."""
     _unbound("word")
 
 
 def number(w):
-    """A word of at most 24 bits and a sign, as a register that holds that integer."""
+    """Convert a signed word of at most 24 bits to a register that holds the integer."""
     _unbound("number")
 
 
 def wadd(a, b):
-    """a + b of words."""
+    """Return a + b of words."""
     _unbound("wadd")
 
 
 def wsub(a, b):
-    """a - b of words."""
+    """Return a - b of words."""
     _unbound("wsub")
 
 
 def wmul(a, b):
-    """a * b of words."""
+    """Return a * b of words."""
     _unbound("wmul")
 
 
 def wand(a, b):
-    """The bits that both words have."""
+    """Return the bitwise and of two words."""
     _unbound("wand")
 
 
 def wor(a, b):
-    """The bits that either word has."""
+    """Return the bitwise or of two words."""
     _unbound("wor")
 
 
 def wxor(a, b):
-    """The bits that exactly one word has."""
+    """Return the bitwise exclusive or of two words."""
     _unbound("wxor")
 
 
 def wshl(a, count):
-    """A word shifted left by 0 to 31 bits."""
+    """Return a word shifted left by 0 to 31 bits."""
     _unbound("wshl")
 
 
 def wshr(a, count):
-    """A word shifted right by 0 to 31 bits; zeros come in from the left."""
+    """Return a word shifted right by 0 to 31 bits, filled with zeros."""
     _unbound("wshr")
 
 
 def wsar(a, count):
-    """A word shifted right by 0 to 31 bits; copies of its sign come in from the left."""
+    """Return a word shifted right by 0 to 31 bits, filled with copies of its sign."""
     _unbound("wsar")
 
 
-# A long has the bits of a register, 64 beside float64 and 32 beside float32, where it is a word: an
-# integer in two's complement. Python's `+`, `-`, `*`, `&`, `|`, `<<`, `>>` (with copies of the
-# sign) and comparisons work on it, modulo 2**64 or 2**32.
+# A long is an integer in two's complement with the width of the registers: 64 bits for float64, 32
+# for float32 (a word). It supports Python's `+`, `-`, `*`, `&`, `|`, `<<`, arithmetic `>>` and
+# comparisons, modulo 2**64 or 2**32.
 
 
 def const(x):
-    """A literal as a register."""
+    """Return a literal as a register."""
     _unbound("const")
 
 
 def whole(k):
-    """An integer literal as a long."""
+    """Return an integer literal as a long."""
     _unbound("whole")
 
 
 def bits64(x):
-    """The long with the bits of a float64 register."""
+    """Return the long with the bits of a float64 register."""
     _unbound("bits64")
 
 
 def from_bits64(w):
-    """The float64 register with the bits of a long."""
+    """Return the float64 register with the bits of a long."""
     _unbound("from_bits64")
 
 
 def long(x):
-    """A register that holds an integer, as a long."""
+    """Convert a register that holds an integer to a long."""
     _unbound("long")
 
 
 def floating(w):
-    """A long of at most 53 bits (24 in float32) and a sign as a register."""
+    """Convert a signed long of at most 53 bits (24 in float32) to a register."""
     _unbound("floating")
 
 
 def floor(x):
-    """The largest integer at most x, as a register."""
+    """Return the largest integer at most x, as a register."""
     _unbound("floor")
 
 
 def rint(x):
-    """The integer nearest to x, the even one of two, with the sign of x; as a register."""
+    """Return the integer nearest to x, ties to even, with the sign of x; as a register."""
     _unbound("rint")
 
 
 def absolute(x):
-    """|x|, the sign bit turned off."""
+    """Return |x|, with the sign bit cleared."""
     _unbound("absolute")
 
 
 def gather(table, index):
-    """The entry of a table (`Field.table`) at a long, which is inside it."""
+    """Return the entry of a table (`Field.table`) at a long, which must be in range."""
     _unbound("gather")
 
 
 def invert(condition):
-    """Whether the condition does not hold."""
+    """Return the negation of a condition."""
     _unbound("invert")
 
 
 def narrow(x):
-    """Round to nearest even in the format that stores results, where that is not the arithmetic's.
+    """Round to nearest even in the format that stores results, if the arithmetic has another.
 
     The register keeps its width.
     """

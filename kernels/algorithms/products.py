@@ -1,7 +1,7 @@
-"""Products of expansions of one to four components, given and returned as tuples, largest first.
+"""Products of expansions of 1 to 4 components; tuples, largest component first.
 
-Commutative. Two components: DWTimesDW1 (`pairs.mul`); three and four: the networks of Zhang and
-Aiken 2025 (SC '25), in which the products of one order of magnitude are added first.
+All are commutative. Two components use DWTimesDW1 (`pairs.mul`); three and four use the networks of
+Zhang and Aiken 2025 (SC '25), which add the products of one order of magnitude first.
 `mcf.kernels.bounds` has the bounds and says which are proved.
 """
 
@@ -25,10 +25,11 @@ def collect3(a, b, c, d, e, f, low):
 
 
 def collect4(a, b0, b1, b2, c1, c2, c3, c4, d0, d1, low):
-    """The same with summands of order 1, u (b), u^2 (c) and u^3 (d, low), as four components.
+    """Collect summands of order 1, u (b), u^2 (c) and u^3 (d, low) into four components.
 
-    What rounding the sums of order u^3 takes away, some 8 u^4 each, is collected and added at the
-    end: it would be most of the error.
+    The rounding errors of the sums of order u^3, about 8 u^4 each, are collected and added at the
+    end:
+    they would dominate the error.
     """
     b1, b2 = two_sum(b1, b2)
     c1, c2 = two_sum(c1, c2)
@@ -67,14 +68,14 @@ def product1(x, y):
 
 
 def product2(x, y):
-    """x * y of pairs; error <= 5u^2."""
+    """Return x * y of pairs; error <= 5u^2."""
     x0, x1 = x
     y0, y1 = y
     return mul(x0, x1, y0, y1)
 
 
 def product3(x, y):
-    """x * y of triples."""
+    """Return x * y of triples."""
     x0, x1, x2 = x
     y0, y1, y2 = y
     # Products of order 1, u, u^2; the errors of each belong to the next order.
@@ -86,7 +87,7 @@ def product3(x, y):
 
 
 def product4(x, y):
-    """x * y of four components each."""
+    """Return x * y of four components each."""
     x0, x1, x2, x3 = x
     y0, y1, y2, y3 = y
     a, b0 = two_prod(x0, y0)
@@ -96,13 +97,13 @@ def product4(x, y):
     c4, d4 = two_prod(x1, y1)
     c5, d5 = two_prod(x2, y0)
     d6 = rn(rn(rn(x0 * y3) + rn(x3 * y0)) + rn(rn(x1 * y2) + rn(x2 * y1)))
-    # Products of the same order that only this one has; letters are orders of magnitude.
+    # Products that `pair_times4` lacks; letters are orders of magnitude.
     c3, c5 = two_sum(c3, c5)
     return collect4(a, b0, b1, b2, c1, c2, c3, c4, rn(d3 + d5), rn(c5 + d4), d6)
 
 
 def pair_times3(x, y):
-    """x * y of a pair and a triple: `product3` without what a third component adds."""
+    """Return x * y of a pair and a triple: `product3` with x2 = 0."""
     x0, x1 = x
     y0, y1, y2 = y
     a, b = two_prod(x0, y0)
@@ -113,7 +114,7 @@ def pair_times3(x, y):
 
 
 def pair_times4(x, y):
-    """x * y of a pair and four components: `product4` without what the others add."""
+    """Return x * y of a pair and four components: `product4` with x2 = x3 = 0."""
     x0, x1 = x
     y0, y1, y2, y3 = y
     a, b0 = two_prod(x0, y0)

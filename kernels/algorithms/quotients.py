@@ -1,9 +1,9 @@
-"""Quotients of expansions of one to four components, given and returned as tuples.
+"""Quotients of expansions of 1 to 4 components; arguments and results are tuples.
 
-Two components: DWDivDW2 of Joldes, Muller, Popescu 2017 (doi:10.1145/3121432), whose proof holds
-from p = 7 on. Three and four: the quotient q of the leading pairs, then that of the residual
-x - q * y (Karp and Markstein 1997, doi:10.1145/279232.279237). A correction is a pair, and of four
-components comes after one more digit: a single float would add three times u of what it corrects.
+Two components use DWDivDW2 of Joldes, Muller, Popescu 2017 (doi:10.1145/3121432), proved for p >=
+7. Three and four use the quotient q of the leading pairs, then that of the residual x - q * y (Karp
+and Markstein 1997, doi:10.1145/279232.279237). A correction is a pair, since a single float would
+add an error of 3 u times the correction. With four components one more digit precedes it.
 """
 
 from mcf.kernels.algorithms.pairs import scale
@@ -18,7 +18,7 @@ def quotient1(x, y):
 
 
 def quotient2(x, y):
-    """x / y of pairs; error <= 15u^2 + 56u^3 (p >= 7)."""
+    """Return x / y of pairs; error <= 15u^2 + 56u^3 (p >= 7)."""
     x0, x1 = x
     y0, y1 = y
     q = rn(div(x0, y0))
@@ -29,7 +29,7 @@ def quotient2(x, y):
 
 
 def by_float2(x, y):
-    """x / y of a pair and a float, DWDivFP3; error <= 3u^2 (p >= 4)."""
+    """Return x / y of a pair and a float, DWDivFP3; error <= 3u^2 (p >= 4)."""
     x0, x1 = x
     q = rn(div(x0, y[0]))
     p, e = two_prod(q, y[0])
@@ -39,13 +39,13 @@ def by_float2(x, y):
 
 
 def rest3(x, p):
-    """x - p as a pair, for a triple p of which x differs by some u^2; error of order u^4."""
+    """Return x - p as a pair, for a triple p within about u^2 of x; error of order u^4."""
     x0, x1, x2 = x
     p0, p1, p2 = p
     d0 = rn(x0 - p0)
     d1, e1 = two_sum(x1, neg(p1))
     d2, e2 = two_sum(x2, neg(p2))
-    # Exact, as d0 is: what does not cancel is of order u^2.
+    # The sum is exact, like d0: the part that does not cancel is of order u^2.
     r0 = rn(d0 + d1)
     d2, e1 = two_sum(d2, e1)
     r0, r1 = two_sum(r0, d2)
@@ -53,7 +53,7 @@ def rest3(x, p):
 
 
 def rest4(x, p):
-    """The same of four components, as three of which the first two do not overlap."""
+    """Return x - p of four components as three, the first two of which do not overlap."""
     x0, x1, x2, x3 = x
     p0, p1, p2, p3 = p
     d0 = rn(x0 - p0)
@@ -71,7 +71,7 @@ def rest4(x, p):
 
 
 def reduced(r, q, y):
-    """r - q * y as a pair, for triples r, y and the digit q = RN(r0 / y0)."""
+    """Return r - q * y as a pair, for triples r, y and the digit q = RN(r0 / y0)."""
     r0, r1, r2 = r
     y0, y1, y2 = y
     p, e = two_prod(q, y0)
@@ -83,9 +83,9 @@ def reduced(r, q, y):
 
 
 def corrected3(q0, q1, q2, q3):
-    """A pair (q0, q1) and its correction, a pair (q2, q3) of some u^2 |q0|, as a triple.
+    """Add a pair (q0, q1) and its correction (q2, q3) of about u^2 |q0| to a normalised triple.
 
-    Normalised: one sweep leaves an overlap where q1 is a tie of q0 and what follows has its sign.
+    A single sweep would leave an overlap if q1 is a tie of q0 and the next component has its sign.
     """
     q1, q2 = two_sum(q1, q2)
     q2 = rn(q2 + q3)
@@ -97,10 +97,11 @@ def corrected3(q0, q1, q2, q3):
 
 
 def corrected4(q0, q1, q2, q3, q4):
-    """A pair (q0, q1) and its corrections, q2 of some u^2 |q0| and a pair (q3, q4) of some u^3.
+    """Add a pair (q0, q1) and corrections to four normalised components.
 
-    Normalised: one sweep leaves an overlap where q1 is a tie of q0 and what follows is one too, or
-    where q0 and q1 cancel.
+    The corrections are q2 of about u^2 |q0| and a pair (q3, q4) of about u^3 |q0|. A single sweep
+    would leave an overlap if q1 is a tie of q0 and the next component is one too, or if q0 and q1
+    cancel.
     """
     q2, q3 = fast_two_sum(q2, q3)
     q3, q4 = two_sum(q3, q4)
@@ -117,7 +118,7 @@ def corrected4(q0, q1, q2, q3, q4):
 
 
 def quotient3(x, y):
-    """x / y of triples."""
+    """Return x / y of triples."""
     y0, y1 = y[0], y[1]
     q0, q1 = quotient2((x[0], x[1]), (y0, y1))
     q2, q3 = quotient2(rest3(x, pair_times3((q0, q1), y)), (y0, y1))
@@ -125,7 +126,7 @@ def quotient3(x, y):
 
 
 def quotient4(x, y):
-    """x / y of four components each."""
+    """Return x / y of four components each."""
     y0, y1, y2 = y[0], y[1], y[2]
     q0, q1 = quotient2((x[0], x[1]), (y0, y1))
     r = rest4(x, pair_times4((q0, q1), y))
@@ -135,7 +136,7 @@ def quotient4(x, y):
 
 
 def inverse2(y, one):
-    """1 / y of a pair, as `quotient2`."""
+    """Return 1 / y of a pair, as in `quotient2`."""
     y0, y1 = y
     q = rn(div(one, y0))
     r0, r1 = scale(y0, y1, q)
@@ -143,7 +144,7 @@ def inverse2(y, one):
 
 
 def inverse3(y, one):
-    """1 / y of a triple, as `quotient3`."""
+    """Return 1 / y of a triple, as in `quotient3`."""
     y0, y1 = y[0], y[1]
     q0, q1 = inverse2((y0, y1), one)
     p0, p1, p2 = pair_times3((q0, q1), y)
@@ -154,7 +155,7 @@ def inverse3(y, one):
 
 
 def inverse4(y, one):
-    """1 / y of four components, as `quotient4`."""
+    """Return 1 / y of four components, as in `quotient4`."""
     y0, y1, y2 = y[0], y[1], y[2]
     q0, q1 = inverse2((y0, y1), one)
     p0, p1, p2, p3 = pair_times4((q0, q1), y)

@@ -6,10 +6,10 @@ from mcf.kernels.algorithms.primitives import ONE, ZERO, rn, where
 
 
 def reflector(first, squares, flat):
-    """What x is divided by below its first number, and tau; squares = x^T x.
+    """Return the divisor of x below its first number, and tau; squares = x^T x.
 
-    With beta = -sign(x_0) |x|: x_0 - beta and (beta - x_0) / beta, but 1 and 0 where `flat` says
-    that all of x below is zero.
+    With beta = -sign(x_0) |x| these are x_0 - beta and (beta - x_0) / beta, but 1 and 0 if `flat`,
+    i.e. all of x below is zero.
     """
     norm = root(squares)
     beta = chosen(first[0] > ZERO, minus(norm), norm)
@@ -19,7 +19,7 @@ def reflector(first, squares, flat):
 
 
 def _by_terms(name, parameters, cells, doc):
-    """A function whose components follow from their numbers."""
+    """Return a family of functions whose k-th result component is the expression `cells(k)`."""
 
     def make(n):
         body = [f"return {', '.join(cells(k) for k in range(n))},"]
@@ -29,13 +29,13 @@ def _by_terms(name, parameters, cells, doc):
 
 
 CHOSEN = _by_terms("chosen", "c, x, y", lambda k: f"where(c, x[{k}], y[{k}])", "x where c, else y.")
-# Of the kind of x: a literal is no register everywhere.
+# Registers shaped like x: a literal is not a register on every executor.
 ONE_LIKE = _by_terms("one_like", "x", lambda k: "ZERO" if k else "ONE", "1.")
 ZERO_LIKE = _by_terms("zero_like", "x", lambda k: "ZERO", "0.")
 
 
 def _scaled(n):
-    """x times two powers of two."""
+    """Return the function that multiplies x by two powers of two."""
     body = [f"h{k} = rn(rn(x[{k}] * more) * main)" for k in range(n)]
     body.append("finite = rn(h0 - h0) == ZERO")
     cells = "".join(f"where(finite, h{k}, ZERO), " for k in range(1, n))

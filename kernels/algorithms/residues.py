@@ -1,7 +1,7 @@
-"""Integers as limbs and residues, and back: the elementwise steps of products by residues.
+"""Convert integers to limbs and residues and back, for matrix products by residues.
 
-`mcf.reductions.modular` says what they are for. Numbers are integers in float64 registers; every
-step but the ones that say so is exact.
+These are the elementwise steps of `mcf.reductions.modular`. Numbers are integers in float64
+registers; every step is exact unless its docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from mcf.kernels.algorithms.transforms import two_sum
 
 
 def power(e):
-    """2**e of an integer in a register, -1022 <= e <= 1023, made from its bits."""
+    """Return 2**e for an integer e in a register, -1022 <= e <= 1023, made from its bits."""
     return from_bits64((long(e) + whole(1023)) << whole(52))
 
 
 def scaled(x, e):
-    """x 2**e for |e| <= 2044: exact where no result is subnormal, rounded twice at most."""
+    """Return x 2**e for |e| <= 2044: exact if no result is subnormal, rounded at most twice."""
     half = floor(rn(const(0.5) * e))
     return rn(rn(x * power(half)) * power(rn(e - half)))
 
 
 def centred(x, m, inverse):
-    """x mod m in [-m / 2, m / 2), for |x| < 2**48 and m <= 2**16; `inverse` is 1 / m rounded.
+    """Return x mod m in [-m / 2, m / 2), for |x| < 2**48, m <= 2**16; `inverse` is RN(1 / m).
 
-    x / m is at least 1 / (2 m) away from every half integer where m is odd, and its rounding error
-    is smaller; where m is a power of two there is none.
+    For odd m, x / m is at least 1 / (2 m) away from every half integer, and its rounding error is
+    smaller. For a power of two there is no rounding error.
     """
     return rn(x - rn(m * floor(rn(rn(x * inverse) + const(0.5)))))
 
@@ -61,10 +61,10 @@ _NAMES = {
 
 @functools.cache
 def residues(count: int, group: int, digits: int) -> FunctionType:
-    """The algorithm (l0, ...) -> the number of `count` limbs modulo several m: r0, r1, ...
+    """Return the algorithm (l0, ...) -> r0, r1, ...: a number of `count` limbs modulo several m.
 
-    Of each m the scalars are m, 1 / m and the weights of the limbs modulo m or, with two digits,
-    modulo m**2. Two digits r and s of each are r + m s modulo m**2, both in [-m / 2, m / 2).
+    For each m the scalars are m, 1 / m and the weights of the limbs modulo m or, with two digits,
+    modulo m**2. Two digits r and s per m represent r + m s modulo m**2, both in [-m / 2, m / 2).
     """
     lines: list[str] = []
     emit = lines.append
@@ -90,13 +90,13 @@ def residues(count: int, group: int, digits: int) -> FunctionType:
 
 @functools.cache
 def gathered(count: int, group: int, digits: int) -> FunctionType:
-    """The algorithm (r0, ..., g0, ..., f) -> g0, ..., f: the parts of several residues added.
+    """Return the algorithm (r0, ..., g0, ..., f) -> g0, ..., f that adds residues' contributions.
 
-    Of each modulus M the scalars are a, the inverse of the other moduli modulo M, n = -M, 1 / M,
-    and the digits that y = r a mod M counts: g_k gains y times digit k, f gains y / M. With two
-    digits the residue is r + b s, b**2 = M. |r|, |s| < 2**31.
+    For each modulus M the scalars are a (the inverse of the product of the other moduli, modulo M),
+    n = -M, 1 / M and the digits of the weight of y = r a mod M: g_k gains y times digit k, and f
+    gains y / M. With two digits the residue is r + b s, b**2 = M. |r|, |s| < 2**31.
 
-    y may be M / 2 of either sign: both have the residue.
+    y may be M / 2 with either sign: both have the same residue.
     """
     lines: list[str] = []
     emit = lines.append
@@ -128,11 +128,11 @@ def _weights(group: int, count: int) -> list[str]:
 
 @functools.cache
 def limbs(terms: int, count: int, width: int) -> FunctionType:
-    """The algorithm (c0, ..., e) -> limbs of the integer nearest to the sum of c 2**e, and a rest.
+    """Return the algorithm (c0, ..., e) -> limbs of the integer nearest to sum c 2**e, a rest.
 
-    Each component is rounded to an integer of its own: limb l of all of them counts 2**(width l).
-    The rest is at least the sum of the absolute values of what the roundings left, but for its own
-    rounding errors.
+    Each component is rounded to an integer separately; limb l of the sum counts 2**(width l). The
+    rest bounds the sum of the absolute values of the rounding errors, apart from its own rounding
+    errors.
     """
     lines = ["half = floor(rn(const(0.5) * e))", "first, second = power(half), power(rn(e - half))"]
     emit = lines.append
@@ -158,11 +158,11 @@ def limbs(terms: int, count: int, width: int) -> FunctionType:
 
 
 def _digits(count: int, width: int, terms: int) -> list[str]:
-    """Statements: the number of digits g, less Q times those of M, as registers h0, h1, ...
+    """Return statements that compute g - Q m, numbers in digits, as registers h0, h1, ...
 
     h0 is the leading digit. The number is their sum times 2**(width (count - 1)). Afterwards
-    `terms` + 1 sweeps leave the leading components in front, and `rest` is at least the sum of the
-    absolute values behind them, but for its own rounding errors.
+    `terms` + 1 sweeps leave the leading components in front, and `rest` bounds the sum of the
+    absolute values after them, apart from its own rounding errors.
     """
     lines = ["quotient = rint(f)"]
     emit = lines.append
@@ -187,16 +187,16 @@ def _digits(count: int, width: int, terms: int) -> list[str]:
 
 @functools.cache
 def rounded_wide(count: int, width: int, terms: int) -> FunctionType:
-    """The algorithm (g0, ..., f, m0, ..., e, error) -> x0, ..., ok: float64 components.
+    """Return the algorithm (g0, ..., f, m0, ..., e, error) -> x0, ..., ok: float64 components.
 
-    With v = (sum of g_k 2**(width k) - RN(f) sum of m_k 2**(width k)) 2**(e - width (count - 1)),
-    `ok` is 1 only where every number within error 2**e of v has the nearest expansion x, all of it
-    in the normal range; else 0.
+    Let v = (sum of g_k 2**(width k) - RN(f) sum of m_k 2**(width k)) 2**(e - width (count - 1)).
+    `ok` is 1 only if every number within error 2**e of v has the same nearest expansion x, all of
+    it in the normal range; else 0.
 
-    With y_j at least |s - x0 - ... - xj| for all such numbers s, x_j is the rounding of s less
-    those before it if x_j + y_j and x_j - y_j both round to x_j: y_j is rounded up, so that it is
-    strictly less than half the gap to the next number. Or s is known to be x0 + ... + xj + d
-    exactly, and x_j + d rounds to x_j: a tie is one then.
+    Let y_j bound |s - x0 - ... - xj| for all such numbers s. Then x_j is the rounding of s less the
+    components before it if x_j + y_j and x_j - y_j both round to x_j: y_j is rounded up, so it is
+    strictly less than half the gap to the next number. Otherwise s must be known to be x0 + ... +
+    xj + d exactly, with x_j + d rounding to x_j; then it may be a tie.
     """
     lines = _digits(count, width, terms)
     emit = lines.append
@@ -213,7 +213,7 @@ def rounded_wide(count: int, width: int, terms: int) -> FunctionType:
         emit("place = rn(rn(place - const(1023.0)) + e)")
         emit("inside = (place < const(1023.0)) & (place > const(-1023.0))")
         emit("good = good & (inside | (x == ZERO))")
-        # -0 + 0 is +0.
+        # Adding 0 turns -0 into +0.
         emit(f"x{j} = rn(scaled(where(inside, x, ZERO), where(inside, e, ZERO)) + ZERO)")
     emit("ok = where(good, ONE, ZERO)")
     emit(f"return {', '.join(f'x{j}' for j in range(terms))}, ok")
@@ -224,10 +224,10 @@ def rounded_wide(count: int, width: int, terms: int) -> FunctionType:
 def rounded_narrow(
     count: int, width: int, terms: int, p: int, emin: int, emax: int
 ) -> FunctionType:
-    """`rounded_wide` for components of p <= 24 bits, which may be subnormal.
+    """Return the algorithm of `rounded_wide` for components of p <= 24 bits, possibly subnormal.
 
-    A component is h0 rounded to a multiple of q, the gap of the numbers as large as h0. Half of
-    that is how far s may be, or a quarter towards zero from a power of two.
+    A component is h0 rounded to a multiple of q, the gap of the numbers as large as h0. The
+    distance of s may be up to half of q, or a quarter of q towards zero from a power of two.
     """
     held = 3
     lines = _digits(count, width, held - 1)
@@ -255,7 +255,7 @@ def rounded_narrow(
         emit("off = rn(rn(absolute(d0) + absolute(d1)) + absolute(d2))")
         emit(f"clear = rn(rn(off + bound) * const({1 + 2.0**-40!r})) < gap")
         emit("good = good & (clear | ((bound == ZERO) & (h1 == ZERO) & (h2 == ZERO)))")
-        # What underflows keeps its sign, which has to be known; a zero is +0.
+        # A number that underflows keeps its sign, which has to be certain; a zero is +0.
         emit(f"around = rn(rn(rn(absolute(d1) + absolute(d2)) + bound) * const({1 + 2.0**-40!r}))")
         emit("signed = (bound == ZERO) | (absolute(d0) > around)")
         emit("good = good & (signed | invert(x == ZERO))")

@@ -1,7 +1,7 @@
-"""Square roots of expansions of one to four components, given and returned as tuples.
+"""Square roots of expansions of 1 to 4 components; arguments and results are tuples.
 
-Two components: SQRTDWtoDW of Lefèvre, Louvet, Muller, Picot, Rideau 2023 (doi:10.1145/3568672).
-Three and four: the root s of the leading pair, then a correction by the residual x - s * s as in
+Two components use SQRTDWtoDW of Lefèvre, Louvet, Muller, Picot, Rideau 2023 (doi:10.1145/3568672).
+Three and four use the root s of the leading pair, then a correction by the residual x - s * s as in
 `quotients`.
 """
 
@@ -24,7 +24,7 @@ def root1(x):
 
 
 def root2(x):
-    """sqrt(x) of a pair; error <= 25/8 u^2."""
+    """Return sqrt(x) of a pair; error <= 25/8 u^2."""
     x0, x1 = x
     s = rn(sqrt(x0))
     p, e = two_square(s)
@@ -34,16 +34,19 @@ def root2(x):
 
 
 def below_overflow(x0, s0, s1):
-    """Return s0 + s1 as a pair whose first number has a square: of the largest x0 s0 has none."""
+    """Return s0 + s1 as a pair whose first number can be squared without overflow.
+
+    For x0 close to the largest number, s0 * s0 overflows.
+    """
     square = rn(s0 * s0)
-    # The difference is NaN where the square is infinite.
+    # The difference is NaN if the square is infinite.
     overflows = rn(square - square) != ZERO
     below = rn(sqrt(x0))
     return where(overflows, below, s0), where(overflows, rn(rn(s0 - below) + s1), s1)
 
 
 def root3(x):
-    """sqrt(x) of a triple."""
+    """Return sqrt(x) of a triple."""
     s0, s1 = root2((x[0], x[1]))
     a0, a1 = below_overflow(x[0], s0, s1)
     r = rest3(x, pair_square3((a0, a1)))
@@ -52,7 +55,7 @@ def root3(x):
 
 
 def root4(x):
-    """sqrt(x) of four components."""
+    """Return sqrt(x) of four components."""
     s0, s1 = root2((x[0], x[1]))
     a0, a1 = below_overflow(x[0], s0, s1)
     d0, d1 = rn(a0 + a0), rn(a1 + a1)

@@ -1,4 +1,4 @@
-"""Jacobi's rotation of two rows, of one float64 component or of several."""
+"""Jacobi rotations of two rows, of one float64 component or of several."""
 
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MINUS, MUL, RECIPROCAL, SQRT, SUB, each
@@ -19,13 +19,13 @@ from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, ZERO_LIKE
 
 
 def angle(a, b, g):
-    """|cos| of the angle of two rows, by the leading components of their squared norms and of g."""
+    """Return |cos| of the angle of two rows, from leading components of squared norms and of g."""
     size = sqrt(rn(a[0] * b[0]))
     return rn(div(absolute(g[0]), where(size > ZERO, size, const(1e999))))
 
 
 def rotation1(a, b, g, tolerance):
-    """Cosine and sine that make two rows orthogonal, |cos| of their angle, |t|.
+    """Return cosine and sine that make two rows orthogonal, |cos| of their angle, |t|.
 
     a and b are the rows' squared norms, g is their inner product. With z = (b - a) / 2 g the
     tangent is t = sign(z) / (|z| + sqrt(1 + z^2)), and 0 where |cos| <= tolerance. z^2 does not
@@ -35,20 +35,20 @@ def rotation1(a, b, g, tolerance):
     wanted = cosine > tolerance
     z = rn(div(rn(b[0] - a[0]), rn(const(2.0) * where(wanted, g[0], ONE))))
     t = rn(div(ONE, rn(absolute(z) + sqrt(rn(rn(z * z) + ONE)))))
-    # The sign of a zero too.
+    # Use the sign bit, so that a zero has a sign too.
     t = where(wanted, where(bits64(z) < whole(0), neg(t), t), ZERO)
     c = rn(div(ONE, sqrt(rn(rn(t * t) + ONE))))
     return (c,), (rn(t * c),), cosine, absolute(t)
 
 
 def rotated1(c, s, x, y):
-    """c x - s y and s x + c y."""
+    """Return c x - s y and s x + c y."""
     first = rn(rn(c[0] * x[0]) + rn(neg(s[0]) * y[0]))
     return (first,), (rn(rn(s[0] * x[0]) + rn(c[0] * y[0])),)
 
 
 def rotation_of_several(a, b, g, tolerance):
-    """The same in expansions."""
+    """Return cosine, sine, |cos| and |t| as `rotation1` does, in expansions."""
     cosine = angle(a, b, g)
     wanted = cosine > tolerance
     z = quotient(difference(b, a), twice(chosen(wanted, g, one(g))))
@@ -61,7 +61,7 @@ def rotation_of_several(a, b, g, tolerance):
 
 
 def rotated_several(c, s, x, y):
-    """The same in expansions."""
+    """Return c x - s y and s x + c y, in expansions."""
     return fma(c, x, product(minus(s), y)), fma(s, x, product(c, y))
 
 
@@ -95,10 +95,10 @@ ROTATED = {1: rotated1} | each("rotated", "c x - s y and s x + c y.", rotated_se
 
 
 def converged(cosine, tangent, rows, tolerance):
-    """Whether the rows are orthogonal after a sweep in which these were the largest |cos|, |t|.
+    """Return whether rows are orthogonal, given the largest |cos| and |t| of a sweep.
 
-    What a rotation annihilates, later ones by small angles bring back that much smaller; of rows
-    that were all but parallel rounding errors are left.
+    Later rotations by small angles restore an annihilated product only in proportion to the angle.
+    Rows that were nearly parallel keep rounding errors.
     """
     small = cosine <= const(2.0**-20)
     small = small & (rn(rn(rows * cosine) * tangent) <= tolerance)

@@ -1,7 +1,7 @@
 """Selections between expansions: results are operands or their negatives, bit for bit.
 
-A comparison is by value: the sign of a difference (`ieee.COMPARE`), which is exact for normalised
-expansions and NaN where one is.
+Comparisons are by value: the sign of a difference (`ieee.COMPARE`), which is exact for normalised
+expansions and NaN if an operand is NaN.
 """
 
 from mcf.kernels.algorithms.ieee import COMPARE, each
@@ -9,22 +9,22 @@ from mcf.kernels.algorithms.primitives import ZERO, neg, signed, where
 
 
 def either1(c, x, y):
-    """x where the condition holds, else y."""
+    """Return x where the condition holds, else y."""
     return (where(c, x[0], y[0]),)
 
 
 def either2(c, x, y):
-    """The same for two components."""
+    """Return x where the condition holds, else y, for two components."""
     return where(c, x[0], y[0]), where(c, x[1], y[1])
 
 
 def either3(c, x, y):
-    """The same for three components."""
+    """Return x where the condition holds, else y, for three components."""
     return where(c, x[0], y[0]), where(c, x[1], y[1]), where(c, x[2], y[2])
 
 
 def either4(c, x, y):
-    """The same for four components."""
+    """Return x where the condition holds, else y, for four components."""
     return (
         where(c, x[0], y[0]),
         where(c, x[1], y[1]),
@@ -36,60 +36,60 @@ def either4(c, x, y):
 EITHER = {1: either1, 2: either2, 3: either3, 4: either4}
 
 
-# The forms: `either`, `sign` and others are another function in each of a family.
+# Forms: `either`, `sign` and others are filled in for each number of components.
 
 
 def chosen(c, x, y):
-    """x where the truth value is not 0, else y."""
+    """Form: x where the mask c is not 0, else y."""
     return either(c != ZERO, x, y)
 
 
 def larger(x, y):
-    """x where it is NaN or y <= x, else y: NaN where one is."""
+    """Form: x if it is NaN or y <= x, else y; so NaN if either is NaN."""
     (s,) = sign(y, x)
     return either((x[0] != x[0]) | (s <= ZERO), x, y)
 
 
 def smaller(x, y):
-    """x where it is NaN or x <= y, else y: NaN where one is."""
+    """Form: x if it is NaN or x <= y, else y; so NaN if either is NaN."""
     (s,) = sign(x, y)
     return either((x[0] != x[0]) | (s <= ZERO), x, y)
 
 
 def larger_number(x, y):
-    """x where y is NaN or y <= x, else y: the other where one is NaN."""
+    """Form: x if y is NaN or y <= x, else y; so the other one if one is NaN."""
     (s,) = sign(y, x)
     return either((y[0] != y[0]) | (s <= ZERO), x, y)
 
 
 def smaller_number(x, y):
-    """x where y is NaN or x <= y, else y: the other where one is NaN."""
+    """Form: x if y is NaN or x <= y, else y; so the other one if one is NaN."""
     (s,) = sign(x, y)
     return either((y[0] != y[0]) | (s <= ZERO), x, y)
 
 
 def between(x, low, high):
-    """The smaller of high and the larger of x and low."""
+    """Form: min(max(x, low), high)."""
     return smallest(largest(x, low), high)
 
 
 def turned1(c, x):
-    """-x where the condition holds, else x."""
+    """Return -x where the condition holds, else x."""
     return (where(c, neg(x[0]), x[0]),)
 
 
 def turned2(c, x):
-    """The same for two components."""
+    """Return -x where the condition holds, else x, for two components."""
     return where(c, neg(x[0]), x[0]), where(c, neg(x[1]), x[1])
 
 
 def turned3(c, x):
-    """The same for three components."""
+    """Return -x where the condition holds, else x, for three components."""
     return where(c, neg(x[0]), x[0]), where(c, neg(x[1]), x[1]), where(c, neg(x[2]), x[2])
 
 
 def turned4(c, x):
-    """The same for four components."""
+    """Return -x where the condition holds, else x, for four components."""
     return (
         where(c, neg(x[0]), x[0]),
         where(c, neg(x[1]), x[1]),
@@ -102,12 +102,12 @@ TURNED = {1: turned1, 2: turned2, 3: turned3, 4: turned4}
 
 
 def unsigned(x):
-    """x with the sign of its first component taken off."""
+    """Form: |x|, negating x if the sign bit of its first component is set."""
     return turned(signed(x[0]), x)
 
 
 def with_sign(x, y):
-    """|x|, and its negative where y has a sign."""
+    """Form: |x|, negated if y has its sign bit set."""
     return turned(signed(y[0]), unsigned(x))
 
 

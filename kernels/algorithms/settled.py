@@ -1,16 +1,16 @@
-"""Whether an expansion is the nearest one of the number that it is, and zeros as it has them."""
+"""Test whether an expansion is canonical, and give its zeros canonical signs."""
 
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ZERO, const, rn
 
 
 def _usual(n):
-    """Of `mcf.convert.rounding`: what its `canonical` leaves as it is."""
+    """Return the test that x is what `canonical` of `mcf.convert.rounding` would return."""
     names = [f"h{k}" for k in range(n)]
     lines = [f"{', '.join(names)} = x", "found = rn(h0 - h0) == ZERO"]
     for k in range(n - 1):
         lines.append(f"found = found & (rn(h{k} + h{k + 1}) == h{k})")
-    # Half the gap to a neighbour, to which what follows may lead.
+    # Test for half the gap to a neighbour, where the next component may change the rounding.
     for k in range(n - 2):
         lines.append(f"twice = rn(const(2.0) * h{k + 1})")
         lines.append(f"apart = rn(rn(h{k} + twice) - h{k}) != twice")

@@ -1,19 +1,19 @@
-"""Steps of formulas on the bits of float32 registers, beside which a long is a word."""
+"""Functions on the bits of float32 registers, whose longs are 32-bit words."""
 
 from mcf.kernels.algorithms.primitives import absolute, bits, const, from_bits, whole
 
 
 def with_sign(x, y):
-    """|x| with the sign bit of y."""
+    """Return |x| with the sign bit of y."""
     magnitude = bits(x) & whole(0x7FFFFFFF)
     return from_bits(magnitude | (bits(y) & whole(-0x80000000)))
 
 
 def negative(x):
-    """Whether the sign bit is set."""
+    """Return whether the sign bit is set."""
     return bits(x) < whole(0)
 
 
 def infinite(x):
-    """Whether x is an infinity."""
+    """Return whether x is an infinity."""
     return absolute(x) > const(3.4028234663852886e38)

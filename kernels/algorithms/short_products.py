@@ -1,4 +1,4 @@
-"""Products with fewer terms than the general ones: squares, and a float as a factor.
+"""Products with fewer terms than general ones: squares, and products by a float.
 
 The products of one order of magnitude are computed once, added by `gather*` and renormalised.
 """
@@ -21,9 +21,9 @@ def gather3(a, b, c, d, low):
 
 
 def gather4(a, b0, b1, c0, c1, low):
-    """a + (b0 + b1) + (c0 + c1) + low, summands of order 1, u, u^2, u^3, as four components.
+    """Add a + (b0 + b1) + (c0 + c1) + low, summands of order 1, u, u^2, u^3, as four components.
 
-    What rounding the sums of order u^3 takes away is collected and added at the end.
+    The rounding errors of the sums of order u^3 are collected and added at the end.
     """
     b0, b1 = two_sum(b0, b1)
     c0, c1 = two_sum(c0, c1)
@@ -44,13 +44,13 @@ def gather4(a, b0, b1, c0, c1, low):
 
 
 def times_float2(x, y):
-    """x * y of a pair and a float; error <= 3/2 u^2 + 4 u^3."""
+    """Return x * y of a pair and a float; error <= 3/2 u^2 + 4 u^3."""
     x0, x1 = x
     return scale(x0, x1, y[0])
 
 
 def times_float3(x, y):
-    """x * y of a triple and a float."""
+    """Return x * y of a triple and a float."""
     x0, x1, x2 = x
     a, b = two_prod(x0, y[0])
     c, d = two_prod(x1, y[0])
@@ -58,7 +58,7 @@ def times_float3(x, y):
 
 
 def times_float4(x, y):
-    """x * y of four components and a float."""
+    """Return x * y of four components and a float."""
     x0, x1, x2, x3 = x
     a, b0 = two_prod(x0, y[0])
     b1, c0 = two_prod(x1, y[0])
@@ -72,14 +72,14 @@ def squared1(x):
 
 
 def squared2(x):
-    """x * x of a pair."""
+    """Return x * x of a pair."""
     x0, x1 = x
     a, b = two_square(x0)
     return fast_two_sum(a, rn(b + rn(rn(x0 * x1) + rn(x0 * x1))))
 
 
 def squared3(x):
-    """x * x of a triple."""
+    """Return x * x of a triple."""
     x0, x1, x2 = x
     a, b = two_square(x0)
     c, d = two_prod(x0, x1)
@@ -88,7 +88,7 @@ def squared3(x):
 
 
 def squared4(x):
-    """x * x of four components."""
+    """Return x * x of four components."""
     x0, x1, x2, x3 = x
     a, b0 = two_square(x0)
     b1, c0 = two_prod(x0, x1)
@@ -101,7 +101,7 @@ def squared4(x):
 
 
 def pair_square3(x):
-    """x * x of a pair as a triple."""
+    """Return x * x of a pair as a triple."""
     x0, x1 = x
     a, b = two_square(x0)
     c, d = two_prod(x0, x1)
@@ -109,7 +109,7 @@ def pair_square3(x):
 
 
 def pair_square4(x):
-    """x * x of a pair as four components."""
+    """Return x * x of a pair as four components."""
     x0, x1 = x
     a, b0 = two_square(x0)
     b1, c0 = two_prod(x0, x1)

@@ -1,4 +1,4 @@
-"""Sums of expansions of one to four components, given and returned as tuples, largest first.
+"""Sums of expansions of 1 to 4 components; tuples, largest component first.
 
 The networks of Zhang and Aiken 2025 ("High-performance branch-free algorithms for extended-
 precision floating-point arithmetic", SC '25, and doi:10.1007/978-3-031-98682-6_12): TwoSum and
@@ -17,17 +17,17 @@ def sum1(x, y):
 
 
 def sum2(x, y):
-    """x + y of pairs; error <= 2u^2."""
+    """Return x + y of pairs; error <= 2u^2."""
     x0, x1 = x
     y0, y1 = y
     return add(x0, x1, y0, y1)
 
 
 def sum3(x, y):
-    """x + y of triples."""
+    """Return x + y of triples."""
     x0, x1, x2 = x
     y0, y1, y2 = y
-    # Wires by their order of magnitude: a 1, b and c u, d and e u^2, f u^3.
+    # Wires by order of magnitude: a is 1, b and c are u, d and e are u^2, f is u^3.
     a, b = two_sum(x0, y0)
     c, d = two_sum(x1, y1)
     e, f = two_sum(x2, y2)
@@ -48,7 +48,7 @@ def sum3(x, y):
 
 
 def sum4(x, y):
-    """x + y of four components each."""
+    """Return x + y of four components each."""
     x0, x1, x2, x3 = x
     y0, y1, y2, y3 = y
     a, b = two_sum(x0, y0)
@@ -86,13 +86,13 @@ def sum4(x, y):
 
 
 def plus_float2(x, y):
-    """x + y of a pair and a float; error <= 2u^2."""
+    """Return x + y of a pair and a float; error <= 2u^2."""
     x0, x1 = x
     return grow(x0, x1, y[0])
 
 
 def plus_float3(x, y):
-    """x + y of a triple and a float: `sum3` without what zeros leave as it is."""
+    """Return x + y of a triple and a float: `sum3` without operations that zeros make trivial."""
     x0, x1, x2 = x
     a, b = two_sum(x0, y[0])
     a, c = fast_two_sum(a, x1)
@@ -109,7 +109,7 @@ def plus_float3(x, y):
 
 
 def plus_float4(x, y):
-    """x + y of four components and a float: `sum4` without what zeros leave as it is."""
+    """Return x + y of four components and a float: `sum4` without operations on zeros."""
     x0, x1, x2, x3 = x
     a, b = two_sum(x0, y[0])
     a, c = fast_two_sum(a, x1)
@@ -135,20 +135,20 @@ def plus_float4(x, y):
 
 
 def minus1(x):
-    """-x."""
+    """Return -x."""
     return (neg(x[0]),)
 
 
 def minus2(x):
-    """-x, component by component; so the others."""
+    """Return -x, component by component."""
     return neg(x[0]), neg(x[1])
 
 
 def minus3(x):
-    """-x."""
+    """Return -x."""
     return neg(x[0]), neg(x[1]), neg(x[2])
 
 
 def minus4(x):
-    """-x."""
+    """Return -x."""
     return neg(x[0]), neg(x[1]), neg(x[2]), neg(x[3])

@@ -1,4 +1,4 @@
-"""Error-free transforms: a rounded result and the rounding error it made, as two components."""
+"""Error-free transforms: a rounded result and its rounding error, as two components."""
 
 from mcf.kernels.algorithms.primitives import SPLITTER, fms, neg, rc, rn, rx
 
@@ -51,8 +51,8 @@ def two_prod(a, b):
 def two_square(a):
     """(p, e) with p = RN(a * a) and p + e = a * a exactly; `two_prod` of a with itself.
 
-    By way of -a * a: LLVM takes it that FMA(a, a, c) is never -0, which is wrong where the result
-    underflows, and then turns t - (s - p) into t + (p - s) with the other sign of zero.
+    It negates an operand: LLVM assumes that FMA(a, a, c) is never -0, which is wrong where the
+    result underflows. LLVM then turns t - (s - p) into t + (p - s), whose zero has the other sign.
     """
     p = rn(a * a)
     return p, neg(fms(neg(a), a, neg(p)))

@@ -38,7 +38,6 @@ class Reference(Executor):
         scalars: Tensor,
         live: Tensor | None = None,
     ) -> Tensor | None:
-        """See `Executor`."""
         bind = _bindings(spec.register, spec.arithmetic, spec.roundings, spec.slots)
         function = bind(spec.function)
         sum_terms = bind(spec.sums) if spec.sums is not None else None
@@ -90,7 +89,6 @@ class Reference(Executor):
         return total
 
     def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-        """See `Executor`."""
         length = operands[0][0].shape[1]
         blocks = []
         for start in range(0, length, fold.BLOCK):
@@ -102,7 +100,6 @@ class Reference(Executor):
         return torch.stack(halve(combine, stacked))
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-        """See `Executor`."""
         a, b = _wide(spec, left), _wide(spec, right)
 
         def element(k: int) -> list[State]:

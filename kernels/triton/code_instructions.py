@@ -1,6 +1,7 @@
-"""Codes of few bits by instructions of NVIDIA GPUs, with the numbers of `algorithms/codes.py`.
+"""Conversions of 8-bit and 4-bit codes by instructions of NVIDIA GPUs.
 
-Each sequence of PTX is compared with its formula, code by code, in tests/kernels/test_assembly.py.
+They compute the same numbers as `algorithms/codes.py`. tests/kernels/test_assembly.py compares each
+PTX sequence with its formula, code by code.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from mcf.kernels.triton.register_rounding import jit
 
 
 def e4m3_over_4(code):
-    """Return the numbers of codes, four per call, by the conversion of OCP's e4m3.
+    """Decode four e4m3 codes per call with the hardware conversion of OCP's e4m3.
 
-    `cvt.rn.f16x2.e4m3x2` takes the lower byte to the lower half of a word, the upper one to the
-    upper half (PTX ISA, "Data Movement and Conversion Instructions: cvt"). Every number of e4m3 is
-    one of fp16, a quarter of it too: the least is 2**-11, a normal one. So all is exact. NaN comes
-    out with another payload than `from_signed` gives it, which no product keeps.
+    `cvt.rn.f16x2.e4m3x2` converts the lower byte into the lower half of a word and the upper byte
+    into the upper half (PTX ISA, "Data Movement and Conversion Instructions: cvt"). Every e4m3
+    number and a quarter of it are fp16 numbers: the least quarter is 2**-11, which is normal. So
+    all steps are exact. NaN has another payload than in `from_signed`; no product keeps it.
     """
     return tl.inline_asm_elementwise(
         """{
@@ -50,15 +51,15 @@ def e4m3_over_4(code):
 
 
 def unpack_numbers(x, BLOCK: tl.constexpr):
-    """Return the numbers of codes of 4 bits, eight per call; see `from_4_bits`.
+    """Decode eight 4-bit codes per call; see `from_4_bits`.
 
-    The numbers are fp16 numbers whose lower bytes are 0. Their upper bytes come out of tables of
-    eight bytes: `prmt.b32` takes four codes for the places of bytes in a table (PTX ISA, "Data
-    Movement and Conversion Instructions: prmt"). For a code of 8 or more it gives eight copies of
-    the byte's highest bit, which is 0 in each table. So the first table serves codes 0 to 7. The
-    second serves codes 8 to 15 with their highest bits flipped; NaN stands there for code 8. The
-    results of both are or-ed. Then the bytes of codes k and k + 4 go to the halves of a word, and
-    the codes' signs are shifted to its bits 15 and 31.
+    The numbers are fp16 numbers with lower bytes of 0. `prmt.b32` looks up their upper bytes in
+    tables of eight bytes, four codes at a time (PTX ISA, "Data Movement and Conversion
+    Instructions: prmt"). For a code of 8 or more it returns eight copies of the byte's highest bit,
+    which is 0 in each table. So the first table serves codes 0 to 7, and the second serves codes 8
+    to 15 with the highest bit flipped; its entry for code 8 is NaN. The two results are combined
+    with a bitwise or. Then the bytes of codes k and k + 4 go to the halves of a word, and the sign
+    bits of the codes are shifted to bits 15 and 31.
     """
     low, high = tl.inline_asm_elementwise(
         """{
@@ -117,11 +118,11 @@ def _same(number):
 
 @functools.cache
 def own(dialect: Dialect) -> dict[Algorithm, Any]:
-    """Return the device functions that have the bits of an algorithm, for some of them."""
+    """Return the device functions that replace some algorithms, with the same bits."""
     return {from_e4m3_over_4: jit(e4m3_over_4)} if dialect is Dialect.CUDA_89 else {}
 
 
 @functools.cache
 def loaded_as_numbers() -> dict[Algorithm, Any]:
-    """Return what decodes the results of `unpack_numbers`, which are numbers already."""
+    """Return the decoder of `unpack_numbers` results, which are numbers already: the identity."""
     return {from_4_bits: jit(_same)}

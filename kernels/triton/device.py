@@ -5,8 +5,8 @@ from mcf.kernels.formats import FP32
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
 
-# With rounding left to the hardware the same function serves float32 and float64; `split` alone
-# depends on the format and is float32's.
+# The hardware rounds, so the same functions serve float32 and float64. Only `split` depends on the
+# format; it is float32's.
 _bind = binder(FP32, FP32, (("rc", FP32),), (), Dialect.of_process())
 
 two_sum = _bind(algorithms.two_sum)

@@ -28,7 +28,7 @@ def _div(a, b):
 
 
 def _div_cuda(a, b):
-    # Before Triton 3.6 its `div_rn` and `sqrt_rn` flush subnormal numbers to zero.
+    # `div_rn` and `sqrt_rn` flush subnormal numbers to zero before Triton 3.6.
     return tl.inline_asm_elementwise(
         "div.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], tl.float32, is_pure=True, pack=1
     )
@@ -62,8 +62,8 @@ def _lesser(a, b):
 
 
 def _lesser_cuda(a, b):
-    # `min.f32` gives the other operand for a NaN and keeps subnormal numbers (PTX ISA,
-    # "Floating Point Instructions"). It takes -0 for less than +0, which `lesser` leaves out.
+    # `min.f32` returns the other operand for a NaN and keeps subnormal numbers (PTX ISA, "Floating
+    # Point Instructions"). It orders -0 before +0, which `lesser` leaves open.
     return tl.minimum(a, b, tl.PropagateNan.NONE)
 
 
@@ -82,7 +82,7 @@ def _unless_payload(x, rounded, quiet):
 
 def _fms_fma(a, b, c):
     if isinstance(a, float) and isinstance(b, float):
-        # Two zeros of components that memory lacks.
+        # Both operands are zeros that stand for missing components.
         return a * b - c
     else:
         # The product becomes a sign flip in the instruction; `-c` costs a subtraction (`_neg`).
@@ -90,7 +90,7 @@ def _fms_fma(a, b, c):
 
 
 def _fms_of_16_bits(a, b, c):
-    # The product is exact in float32, or underflows as it does on a CPU.
+    # The product is exact in float32, or underflows as on a CPU.
     return rn(a * b - c)
 
 
@@ -103,9 +103,9 @@ def _linear_fma(x, a, b):
 
 
 def _fms_interpreted(a, b, c):
-    """The reference's version; the interpreter's own `fma` rounds twice."""
+    """Return RN(a * b - c) by the reference's primitive; the interpreter's `fma` rounds twice."""
     tensors = [x for x in (a, b, c) if isinstance(x, tl.tensor)]
-    # What memory lacks is the number 0.0.
+    # Missing components are the Python number 0.0.
     if not tensors:
         return a * b - c
     like = max(tensors, key=lambda x: x.handle.data.size)
@@ -128,7 +128,7 @@ def _signed_fp64(x):
     return x.to(tl.int64, bitcast=True) < 0
 
 
-# Longs: int64 tensors beside float64 registers.
+# Longs are int64 tensors if registers are float64.
 
 
 def _const(x):
@@ -168,7 +168,7 @@ def _floor(x):
 
 
 def _rint(x):
-    # There is no such function. From 2**52 on every number is whole, and below x + 2**52 is.
+    # Triton has no rint. From 2**52 on every number is whole; below, x + 2**52 is.
     magnitude = tl.abs(x)
     shift = 4503599627370496.0
     nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
@@ -186,7 +186,7 @@ def _rint_fp32(x):
 
 
 def _floor_fp32(x):
-    # On NVIDIA GPUs that of the hardware takes subnormal numbers for 0, and -2**-130 is below it.
+    # The hardware's floor on NVIDIA GPUs treats subnormal numbers as 0, but floor(-2**-130) is -1.
     magnitude = tl.abs(x)
     shift = 8388608.0
     nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
@@ -204,7 +204,7 @@ def _gather(table, index):
 
 
 def _gather_cuda(table, index):
-    """An entry, by a load that Triton takes for arithmetic: see `element_kernels._blocks`."""
+    """Load a table entry by inline assembly, which Triton treats as arithmetic: see `_blocks`."""
     if not index.type.is_block():
         return tl.load(table + index)
     elif table.dtype.element_ty == tl.float64:
@@ -246,7 +246,7 @@ LONGS = {
 }
 
 
-# Beside float32 registers longs have 32 bits.
+# Longs have 32 bits if registers are float32.
 SHORT_LONGS = {
     "const": _const_fp32,
     "whole": _whole_fp32,
@@ -261,10 +261,9 @@ SHORT_LONGS = {
 def binder(
     register: Format, arithmetic: Format, roundings: Any, slots: Any, dialect: Dialect
 ) -> Binder:
-    """Binds algorithms as device functions.
+    """Return a binder of algorithms as device functions.
 
-    For the interpreter they stay plain Python functions: they run on the interpreter's tensors
-    inside an interpreted kernel.
+    For the interpreter they stay plain Python functions, which run on its tensors.
     """
     interpret = dialect is Dialect.INTERPRETER
     wrap = (lambda f: f) if interpret else jit

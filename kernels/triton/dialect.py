@@ -1,4 +1,4 @@
-"""What Triton makes code for, and a device made current for its launches."""
+"""The targets of Triton, and a context that makes a device current for launches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import triton
 
-# The interpreter replaces parts of `triton.language` while it runs: one thread at a time.
+# The interpreter patches `triton.language` while it runs, so only one thread may use it.
 _interpreter = threading.Lock()
 
 
 class Dialect(enum.Enum):
-    """What the device functions are made for."""
+    """The target of device functions."""
 
     INTERPRETER = "Triton's interpreter, on NumPy arrays"
     CUDA = "NVIDIA GPUs from sm_80 on"
@@ -27,19 +27,19 @@ class Dialect(enum.Enum):
 
     @classmethod
     def of(cls, target: Any) -> Dialect:
-        """The dialect for a `triton.backends.compiler.GPUTarget`."""
+        """Return the dialect for a `triton.backends.compiler.GPUTarget`."""
         if target.backend == "hip":
             return cls.HIP
         return cls.CUDA_89 if target.arch >= 89 else cls.CUDA
 
     @property
     def nvidia(self) -> bool:
-        """Whether it is for NVIDIA GPUs."""
+        """Whether the target is an NVIDIA GPU."""
         return self in (Dialect.CUDA, Dialect.CUDA_89)
 
     @classmethod
     def of_process(cls) -> Dialect:
-        """The dialect for the kernels that `triton.jit` makes in this process."""
+        """Return the dialect of the kernels that `triton.jit` compiles in this process."""
         if triton.knobs.runtime.interpret:
             return cls.INTERPRETER
         return cls.CUDA if torch.version.hip is None else cls.HIP
@@ -47,15 +47,15 @@ class Dialect(enum.Enum):
 
 @functools.cache
 def _target(index: int) -> Any:
-    """What Triton compiles for on a device, which is the current one."""
+    """Return Triton's target for a device, which must be the current one."""
     return triton.runtime.driver.active.get_current_target()
 
 
 @contextlib.contextmanager
 def current(device: torch.device) -> Iterator[tuple[Dialect, Any]]:
-    """Makes a device current; gives its dialect, and its target where it is a GPU."""
+    """Make a device current; yield its dialect, and its target if it is a GPU."""
     if device.type == "cpu":
-        # NumPy warns where IEEE arithmetic just goes on to infinity or NaN.
+        # NumPy warns where IEEE arithmetic continues with infinity or NaN.
         with _interpreter, np.errstate(all="ignore"):
             yield Dialect.INTERPRETER, None
         return

@@ -1,4 +1,4 @@
-"""Make the Triton kernel of an `Elementwise` declaration."""
+"""Generate the Triton kernel of an `Elementwise` declaration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.launching import THREADS, kernel_of
 from mcf.kernels.triton.register_rounding import jit, storage
 
-# 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
+# 8 elements for each of 128 threads: 16-byte loads and stores for 16-bit tensors.
 BLOCK = 1024
-# From so many float64 tensors on a thread has 4 elements, or 2: those of 8 would fill half of its
-# registers, and the assembler spills or computes twice what comes between (seen in quotients and
-# roots of four components, and of 4 in quotients of complex ones).
+# From 8 float64 tensors on a thread has 4 elements, from 24 on 2. More would fill half of its
+# registers, and the assembler spills or recomputes intermediate results (seen in quotients and
+# roots of four components; at 4 elements in complex quotients).
 _MANY_WIDE, _MOST_WIDE = 8, 24
-# Of few elements one warp takes one each.
+# Small tensors: one warp computes one element per lane.
 FEW = 32
 
 # The arguments of a kernel of many rows.
@@ -40,19 +40,19 @@ _TYPES = {
 
 
 def block(spec: Elementwise, interpreted: bool = False) -> int:
-    """How many elements a program of a kernel computes."""
+    """Return how many elements a program of a kernel computes."""
     if spec.few:
         return FEW
     if spec.long:
-        # One for each thread: its operations hide the memory's latency and fill its registers, and
-        # the code for two would be twice as much. The interpreter has neither.
+        # One element per thread: its operations hide the memory's latency and fill its registers,
+        # and two elements would double the code. The interpreter has no such limits.
         return BLOCK if interpreted else THREADS
     wide = sum(f.format == FP64 and not f.uniform for f in spec.fields)
     return BLOCK // (4 if wide >= _MOST_WIDE else 2 if wide >= _MANY_WIDE else 1)
 
 
 def source(spec: Elementwise) -> str:
-    """The kernel of one row of tensors in Python; see `_blocks`."""
+    """Return the Python source of the kernel for one row of tensors; see `_blocks`."""
     names = [f"{f.name}_ptr" for f in spec.fields]
     lines = [
         f"def mcf_{spec.name}({', '.join(names)}, scalars_ptr, sums_ptr, n):",
@@ -62,11 +62,11 @@ def source(spec: Elementwise) -> str:
 
 
 def many_source(spec: Elementwise) -> str:
-    """The kernel of many rows of tensors, which it finds in tables of int64; see `_blocks`.
+    """Return the source of the kernel for many rows, listed in int64 tables; see `_blocks`.
 
     Program b computes block `blocks[b]` of row `owners[b]`, of size `sizes[row]`. Row r's tensors
-    begin at `addresses[r * fields]`, all at multiples of ALIGNMENT: a pointer that comes out of
-    memory has no alignment that the compiler could know.
+    begin at `addresses[r * fields]`, all at multiples of ALIGNMENT. The compiler cannot infer the
+    alignment of a pointer that is loaded from memory.
     """
     lines = [
         f"def mcf_many_{spec.name}(addresses_ptr, sizes_ptr, owners_ptr, blocks_ptr, scalars_ptr, "
@@ -86,12 +86,12 @@ def many_source(spec: Elementwise) -> str:
 
 
 def _blocks(spec: Elementwise, lines: list[str]) -> str:
-    """The rest of a kernel: an unmasked path for full blocks, a masked one for the last.
+    """Complete a kernel: an unmasked path for full blocks, a masked path for the last one.
 
-    A long formula is written once, with a mask, inside a loop that goes round once: the pointers
-    that it carries come from no operation. Triton's pass for wide accesses follows a pointer that
-    does through everything computed with it, in a time that grows with the square of that (it took
-    19 of 20 seconds for a logarithm, and minutes for longer functions).
+    A formula of many operations is emitted once, with a mask, inside a loop of one iteration, so
+    that the pointers are loop-carried and come from no operation. Otherwise Triton's pass for wide
+    accesses follows each pointer through everything computed with it, in quadratic time (19 of 20
+    seconds for a logarithm, and minutes for longer functions).
     """
     lines.append("    i = start + tl.arange(0, BLOCK)")
     for k, scalar in enumerate(spec.scalars):
@@ -112,12 +112,12 @@ def _blocks(spec: Elementwise, lines: list[str]) -> str:
 
 
 def _loop(spec: Elementwise) -> list[str]:
-    """The loop of a long formula; see `_blocks`."""
+    """Return the loop around a formula of many operations; see `_blocks`."""
     streams = [f.name for f in spec.fields if not f.uniform]
     totals = range(spec.sum_count if spec.sums is not None else 0)
     lines = [f"{s}_ptr += i" for s in streams]
     lines += [f"total{k} = tl.full((), 0.0, tl.float64)" for k in totals]
-    # Not a `range`: Triton 3.6 cannot make one of the interpreter's tensors with NumPy 2.4.
+    # Triton 3.6 cannot make a `range` of the interpreter's tensors with NumPy 2.4.
     lines += ["first = start", "while first < n:"]
     lines.append("    live = first + tl.arange(0, BLOCK) < n")
     lines += [f"    {line}" for line in _statements(spec, masked=True)]
@@ -132,14 +132,14 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
 
 
 def _statements(spec: Elementwise, masked: bool) -> list[str]:
-    """What is done with a block, from its loads to its stores."""
+    """Return the statements of a block, from its loads to its stores."""
     lines, fields = [], {f.name: f for f in spec.fields}
     if spec.packed:
-        # Of a tensor with two numbers in an element, the elements.
+        # Indices of the elements of a packed tensor, which hold two numbers each.
         lines.append("pairs = start // 2 + tl.arange(0, BLOCK // 2)")
         lines += ["live_pairs = pairs * 2 < n"] if masked else []
     cells = {f.name: _cells(f, masked, spec.long) for f in spec.fields}
-    # What is computed of it may be an index.
+    # Masked elements must be 0 if they may end up in a table index.
     known = ", other=0.0" if masked and any(f.table for f in spec.fields) else ""
     for f in spec.fields:
         if f.read and not f.uniform:
@@ -168,9 +168,9 @@ def _stored_total(spec: Elementwise, k: int, total: str) -> str:
 
 
 def _cells(field: Field, masked: bool, placed: bool) -> list[str]:
-    """The places of a block in a field's tensor, and the mask.
+    """Return the pointers of a block in a field's tensor, and the mask.
 
-    `placed`: whether the field's pointer is there already.
+    `placed`: whether the field's pointer already includes the block's offset.
     """
     index, live = ("i", "live") if field.format.packed == 1 else ("pairs", "live_pairs")
     where = f"{field.name}_ptr" if placed else f"{field.name}_ptr + {index}"
@@ -178,14 +178,14 @@ def _cells(field: Field, masked: bool, placed: bool) -> list[str]:
 
 
 def unpacked(field: Field, loaded: str) -> str:
-    """The numbers of elements that were loaded: neighbours are in one thread, before and after."""
+    """Return the unpacked numbers of loaded elements; neighbours stay in one thread."""
     if field.format.packed == 1:
         return loaded
     return f"unpack({loaded}, BLOCK)"
 
 
 def packed(field: Field, kept: str) -> str:
-    """The elements that hold some numbers."""
+    """Return the packed elements that hold the numbers."""
     return kept if field.format.packed == 1 else f"pack({kept}, BLOCK)"
 
 
@@ -208,7 +208,7 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
     namespace |= {name: bind(each) for name, each in spec.helpers().items()}
     loaded, unpack = bind, _unpack
     if spec.packed and dialect.nvidia:
-        # A register holds the number of what was loaded, where other targets have its code.
+        # On NVIDIA GPUs unpacking also decodes; other targets keep codes in registers.
         loaded, unpack = bind.with_own(loaded_as_numbers()), unpack_numbers
     namespace |= {f"decode_loaded_{code.field}": loaded(code.decode) for code in spec.codes}
     if spec.sums is not None:
@@ -226,7 +226,8 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
         namespace[f"narrow_{field.name}"] = narrow
         namespace[f"{field.name}_ptr_type"] = tl.pointer_type(_TYPES[field.format.name])
     name = f"mcf_many_{spec.name}" if many else f"mcf_{spec.name}"
-    # The many rows find their tensors' alignment in ALIGNMENT; a long formula has narrow accesses.
+    # Kernels of many rows get the alignment in ALIGNMENT; formulas of many operations use narrow
+    # accesses.
     aligned = [] if many or spec.long else [f"{f.name}_ptr" for f in spec.fields]
     return kernel_of(
         many_source(spec) if many else source(spec),

@@ -1,4 +1,4 @@
-"""Eliminations on GPUs, and in Triton's interpreter: one program a panel."""
+"""Elimination kernels for GPUs and for Triton's interpreter: one program per panel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mcf.kernels.triton import launching
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.panel_source import KernelText, build, selected
 
-# The most columns of a panel.
+# The largest number of columns of a panel.
 WIDTH = 32
-# Rows whose largest number is looked for at a time, and columns that are exchanged.
+# Rows that are searched for the pivot at a time, and columns that are exchanged at a time.
 SEARCHED = 256
 WORDS = ("start", "width", "rows", "columns", "count")
 SUBSTITUTION = (
@@ -25,15 +25,15 @@ SUBSTITUTION = (
 
 
 def sizes(terms: int) -> int:
-    """Rows of a panel, or columns of a substitution, that are computed at a time.
+    """Return how many rows of a panel, or columns of a substitution, are computed at a time.
 
-    With 32 of the other kind they are four numbers for a thread, or two of many components.
+    With 32 of the other dimension a thread has four numbers, or two if they have many components.
     """
     return 16 if terms <= 2 else 8
 
 
 def panel_source(spec: Elimination) -> str:
-    """The kernel of "lu" and "cholesky"; `a` in rows, as it lies in memory."""
+    """Return the kernel of "lu" and "cholesky"; `a` is stored row by row."""
     lu, terms = spec.kind == "lu", spec.terms
     lower = "" if lu else " & (row[:, None] >= k[None, :])"
     words = ("pivots", "info", *WORDS)
@@ -86,7 +86,7 @@ def panel_source(spec: Elimination) -> str:
 
 
 def _exchange(text: KernelText) -> None:
-    """Bring the first of the largest to the diagonal, and exchange whole rows."""
+    """Emit the pivot search and the exchange of whole rows."""
     text.add(
         2,
         "if EXCHANGE:",
@@ -117,7 +117,7 @@ def _exchange(text: KernelText) -> None:
 
 
 def substitution_source(spec: Elimination) -> str:
-    """The kernel of "substitution": program (matrix, tile) solves for COLUMNS columns of X."""
+    """Return the "substitution" kernel: program (matrix, tile) solves for COLUMNS columns of X."""
     terms = spec.terms
     constants = ("UPPER", "UNIT", "COLUMNS", "WIDTH")
     text = KernelText({"a": terms, "x": terms}, SUBSTITUTION, constants)
@@ -155,7 +155,7 @@ def substitution_source(spec: Elimination) -> str:
 
 @functools.cache
 def kernel(spec: Elimination, dialect: Dialect) -> Any:
-    """The kernel of a declaration."""
+    """Return the kernel of a declaration."""
     source = substitution_source if spec.kind == "substitution" else panel_source
     names = ("head", "quotient", "update", "magnitude")
     algorithms = {name: getattr(spec, name) for name in names}
@@ -172,7 +172,7 @@ def panel(
     pivots: Tensor | None,
     exchange: bool,
 ) -> None:
-    """See `mcf.kernels.executor.Executor.eliminate`."""
+    """Factorise a panel; see `mcf.kernels.executor.Executor.eliminate`."""
     batch, rows, columns = a[0].shape
     found, count = (info, 0) if pivots is None else (pivots, pivots.shape[1])
     words = (start, width, rows, columns, count)
@@ -185,7 +185,7 @@ def panel(
 def substitute(
     spec: Elimination, a: Sequence[Tensor], x: Sequence[Tensor], upper: bool, unit: bool
 ) -> None:
-    """See `mcf.kernels.executor.Executor.substitute`."""
+    """Solve a triangular system; see `mcf.kernels.executor.Executor.substitute`."""
     batch, width, columns = x[0].shape
     tile = sizes(spec.terms)
     tiles = -(-columns // tile)

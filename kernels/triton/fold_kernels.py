@@ -1,7 +1,7 @@
-"""Folds on GPUs, and in Triton's interpreter.
+"""Fold kernels for GPUs and for Triton's interpreter.
 
-A kernel leaves the partial sums of the lanes in memory, and launches of a second kernel halve them:
-the order in which `tl.reduce` combines is Triton's own.
+One kernel stores the partial sums of the lanes, and launches of a second kernel halve them.
+`tl.reduce` would combine them in Triton's own order.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.register_rounding import widening
 
-# Results of a matrix product that one program computes, and elements that one program halves.
+# Results of a matrix product per program, and elements per program of a halving.
 ROWS, COLUMNS = 8, 64
 HALVED = 256
-# Partial sums in memory at a time: more rows than have as many are folded one part after another.
+# Limit of partial sums in memory; larger inputs are folded in several parts.
 PARTIAL = 1 << 27
 
-# The sizes that each kernel is given.
+# The size arguments of each kernel.
 SUM_SIZES = ("start", "total", "blocks", "items", "kept")
 PRODUCT_SIZES = ("rows", "inner", "columns", "stride", "across", "down")
 HALVING_SIZES = ("plane", "shift", "n")
@@ -35,7 +35,7 @@ _TYPES = {FP32: tl.float32, FP64: tl.float64}
 
 
 def _loads(spec: Fold, offsets: list[str], masks: list[str]) -> str:
-    """A call of the term on elements at the given offsets."""
+    """Return a call of the term on elements at the given offsets."""
     operands = []
     for o, count in enumerate(spec.components):
         mask = f", mask={masks[o]}, other=0.0" if masks[o] else ""
@@ -82,7 +82,7 @@ def _assign(
 
 
 def sum_source(spec: Fold) -> str:
-    """Folds blocks to lanes, of which it stores `kept`: program (m, b) takes block b of row m."""
+    """Return the kernel that folds block b of row m to lanes and stores `kept` of them."""
     operands = len(spec.components)
     state = f"({_names(spec, 's')})"
 
@@ -90,7 +90,7 @@ def sum_source(spec: Fold) -> str:
         return _loads(spec, [offset] * operands, [mask] * operands)
 
     group = _tree([terms(f"chunk + first + {r} * STEP", "") for r in range(GROUP)])
-    # Offsets of partial sums pass 2**31 before those of elements do: `item` has 64 bits.
+    # Offsets of partial sums exceed 2**31 before those of elements do: `item` has 64 bits.
     stores = "\n".join(
         f"    tl.store(out_ptr + ((item * 0 + {k}) * kept + j) * items + item, s{k}, mask=j < kept)"
         for k in range(spec.state)
@@ -124,7 +124,7 @@ def kernel({_pointers(spec)}, out_ptr, {", ".join(SUM_SIZES)}):
 
 
 def product_source(spec: Fold) -> str:
-    """Folds the inner dimension: program (matrix, tile) computes ROWS times COLUMNS results."""
+    """Return the product kernel: program (matrix, tile) folds ROWS times COLUMNS results."""
     state = f"({_names(spec, 's')})"
 
     def terms(k: str) -> str:
@@ -175,7 +175,7 @@ def kernel({_pointers(spec)}, out_ptr, {", ".join(PRODUCT_SIZES)}):
 
 
 def halving_source(spec: Fold) -> str:
-    """Combines rows j and half + j of [state, capacity, M] in place."""
+    """Return the kernel that combines rows j and half + j of [state, capacity, M] in place."""
     cells = [
         "("
         + ", ".join(
@@ -235,7 +235,7 @@ def _halve(spec: Fold, state: Tensor, count: int) -> Tensor:
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-    """See `mcf.kernels.executor.Executor`."""
+    """Fold rows; see `mcf.kernels.executor.Executor.fold`."""
     components = [c for operand in operands for c in operand]
     outer, total = components[0].shape
     most = max(1, PARTIAL // (spec.state * min(LANES, total) * -(-total // BLOCK)))
@@ -263,7 +263,7 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
 
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """See `mcf.kernels.executor.Executor`."""
+    """Fold matrix products; see `mcf.kernels.executor.Executor.product`."""
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
     out = torch.empty(

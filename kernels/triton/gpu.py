@@ -27,7 +27,7 @@ from mcf.kernels.triton import (
 )
 from mcf.kernels.triton.element_kernels import block, build
 
-# Triton's widest access, in bytes.
+# Triton's widest memory access, in bytes.
 _WIDEST = 16
 
 
@@ -53,30 +53,31 @@ class Launch(Prepared):
     """A kernel and the sizes of its rows of tensors; see `mcf.kernels.executor.Launch`."""
 
     def __init__(self, spec: Elementwise, sizes: Sequence[int], device: torch.device) -> None:
-        """See `run`; `sizes` are the numbers of elements of the rows, which are on `device`."""
+        """Prepare tables for rows of `sizes` elements on `device`."""
         self._spec = spec
         self._device = device
         self._block = block(spec, interpreted=device.type == "cpu")
         self._counts = np.array([-(-n // self._block) for n in sizes], dtype=np.int64)
         self._sizes = self._table(np.array(sizes, dtype=np.int64))
         self._known: dict[bytes, list[Work]] = {}
-        # For the usual case before a graph is captured.
+        # Precompute the case of aligned rows, before a CUDA graph is captured.
         self._works(np.ones(len(sizes), dtype=bool))
 
     def _table(self, values: Any) -> Tensor:
         return to_device(torch.from_numpy(values), self._device)
 
     def _works(self, aligned: Any) -> list[Work]:
-        """The rows at multiples of 16 bytes, and the others, whose accesses are narrow.
+        """Split the rows by alignment: at multiples of 16 bytes, and others with narrow accesses.
 
-        One row that is not would make all accesses of a launch so.
+        A single unaligned row would make all accesses of a launch narrow.
         """
         key = aligned.tobytes()
         found = self._known.get(key)
         if found is None:
             both = ((_WIDEST, aligned), (1, ~aligned))
             found = [self._work(a, self._counts * rows) for a, rows in both if rows.any()]
-            # What a graph computes is there when it is replayed.
+            # Work computed during a capture exists only when the graph is replayed, so it is not
+            # cached.
             if not capturing(self._device):
                 self._known = {key: found, **dict(list(self._known.items())[:7])}
         return [work for work in found if work.grid]
@@ -85,7 +86,7 @@ class Launch(Prepared):
         grid = int(counts.sum())
         here = self._table(counts)
         if capturing(self._device):
-            # Too many for the arguments of kernels, and the device can count too.
+            # The lists are too long for kernel arguments, so the device computes them.
             return Work(alignment, grid, here, *work_list(here, grid))
         owners, blocks = work_list(torch.from_numpy(counts), grid)
         found = to_device(owners, self._device), to_device(blocks, self._device)
@@ -94,14 +95,14 @@ class Launch(Prepared):
     def run(
         self, addresses: Sequence[Sequence[int]], scalars: Any, live: Tensor | None = None
     ) -> Tensor | None:
-        """See `mcf.kernels.executor.Launch`; nothing waits for the device, where the sums are."""
+        """Apply the kernel; see `mcf.kernels.executor.Launch`. Nothing synchronises."""
         spec = self._spec
-        # Beyond 2**63 are no addresses in use.
+        # Addresses from 2**63 on are not in use.
         table = np.array(addresses, dtype=np.int64).T
         pointers = self._table(np.ascontiguousarray(table))
-        # Rounded here, so that no thread loads and converts float64.
+        # Round here, so that no thread loads and converts float64.
         values = to_device(as_tensor(scalars).to(spec.register.dtype), self._device)
-        # Tensors of no elements, of which every block is masked out.
+        # Where `live` is 0 the sizes are 0, so every block is masked out.
         sizes = self._sizes if live is None else self._sizes * live.to(torch.int64)
         total: Tensor | None = None
         for work in self._works((table % _WIDEST == 0).all(axis=1) & (not spec.long)):
@@ -129,7 +130,7 @@ class Launch(Prepared):
 
 
 def work_list(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """The row of each block, and its number in the row, from the number of blocks of each row."""
+    """Return the row of each block and its index there, from the number of blocks of each row."""
     ends = counts.cumsum(0)
     every = torch.arange(total, device=counts.device)
     owners = torch.searchsorted(ends, every, right=True)
@@ -137,7 +138,7 @@ def work_list(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
 
 
 def _launch(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor) -> Tensor | None:
-    """One row: its tensors are the kernel's arguments, and no table is needed."""
+    """Launch a kernel on one row, whose tensors are arguments, so that no table is needed."""
     device = row[0].device
     n = row[0].numel()
     size = block(spec, interpreted=device.type == "cpu")
@@ -150,15 +151,16 @@ def _launch(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor) -> Tensor
 
 
 class Gpu(Executor):
-    """Triton kernels; CPU tensors run in Triton's interpreter. On a GPU nothing waits for it."""
+    """Run Triton kernels without synchronising; CPU tensors run in Triton's interpreter."""
 
     name = "triton"
     devices = ("cpu", "cuda")
     tensors = "GPU and CPU tensors"
-    # A step of three bodies and its derivatives are a kernel each, of 5,652 and 15,126. The second
-    # takes as long to compile as two halves of it do, and spills less than both of them together.
+    # Limit of operations per kernel. Measured with a step of three bodies (5,652) and its
+    # derivatives (15,126): the second compiles as fast as two halves of it, and spills less than
+    # both together.
     longest = 16_000
-    # A thread has 255 registers, which wait for nothing while there are other threads.
+    # A thread has 255 registers. Dependent instructions cost nothing while other threads run.
     crowded = True
 
     def run(
@@ -168,10 +170,9 @@ class Gpu(Executor):
         scalars: Tensor,
         live: Tensor | None = None,
     ) -> Tensor | None:
-        """See `Executor`."""
         device = rows[0][0].device
         if len(rows) == 1 and live is None:
-            # Rounded here, so that a kernel of float32 registers has no float64 in it.
+            # Round here, so that a kernel of float32 registers contains no float64.
             return _launch(spec, rows[0], to_device(scalars.to(spec.register.dtype), device))
         columns = zip(*rows, strict=True)
         addresses = [[t.data_ptr() for t in column] for column in columns]
@@ -180,15 +181,12 @@ class Gpu(Executor):
         )
 
     def prepare(self, spec: Elementwise, sizes: Sequence[int], device: torch.device) -> Launch:
-        """See `Executor`."""
         return Launch(spec, sizes, device)
 
     def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-        """See `Executor`."""
         return fold_kernels.fold(spec, operands)
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-        """See `Executor`."""
         return fold_kernels.product(spec, left, right)
 
     def eliminate(
@@ -203,7 +201,7 @@ class Gpu(Executor):
         sides: Sequence[Tensor] | None = None,
         determinant: Sequence[Tensor] | None = None,
     ) -> bool:
-        """See `Executor`; a panel alone."""
+        """Factorise a panel; right-hand sides, determinants and wide panels are unsupported."""
         if sides is not None or determinant is not None or width > elimination_kernels.WIDTH:
             return False
         elimination_kernels.panel(spec, a, start, width, info, pivots, exchange)
@@ -217,7 +215,6 @@ class Gpu(Executor):
         upper: bool,
         unit: bool,
     ) -> bool:
-        """See `Executor`."""
         if x[0].shape[1] > elimination_kernels.WIDTH:
             return False
         elimination_kernels.substitute(spec, a, x, upper, unit)
@@ -233,7 +230,7 @@ class Gpu(Executor):
         whole: bool = False,
         q: Sequence[Tensor] | None = None,
     ) -> bool:
-        """See `Executor`; a panel alone, of real numbers."""
+        """Reflect a real panel; updates of other columns and Q are unsupported."""
         if spec.parts == 2 or whole or q is not None or v[0].shape[2] > reflection_kernels.WIDTH:
             return False
         reflection_kernels.panel(spec, r, start, v, t)
@@ -242,7 +239,7 @@ class Gpu(Executor):
     def rotate(
         self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
     ) -> Tensor | None:
-        """See `Executor`; of real numbers."""
+        """Run real Jacobi sweeps; complex ones are unsupported."""
         if spec.parts == 2:
             return None
         return rotation_kernels.rotate(spec, x, width, counted, tolerance)

@@ -1,4 +1,4 @@
-"""Build all Triton kernels of the library from their texts, and launch them."""
+"""Build all Triton kernels of the library from their source text, and launch them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mcf.kernels.sources import listed
 from mcf.kernels.triton.dialect import Dialect, current
 
 THREADS = 128
-# The largest number that NVIDIA GPUs have. Without a limit the assembler sets one by its own rules
-# and spills to keep it (seen at 128 for AdamW on master weights).
+# The maximum of NVIDIA GPUs. Without a limit the assembler sets one by its own rules and spills to
+# keep it (seen at 128 for AdamW on master weights).
 MAX_REGISTERS = 255
 
 
@@ -87,7 +87,7 @@ def launch(
     few: bool = False,
     **constants: int,
 ) -> None:
-    """Launch a kernel on a device, in Triton's interpreter where that is the CPU.
+    """Launch a kernel on a device; a CPU means Triton's interpreter.
 
     Args:
         device: the device of the tensors among the arguments.

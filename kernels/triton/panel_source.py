@@ -1,7 +1,7 @@
-"""What Triton's kernels of panels have in common: one program works on one matrix, in memory.
+"""Common parts of panel kernels, in which one program works on one matrix in memory.
 
-A barrier is before and after whatever is stored: other threads load it, and an element may be
-loaded by more threads than the one that stores it.
+Barriers surround every store: other threads load the element, and more threads may load it than the
+one that stores it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BARRIER = "tl.debug_barrier()"
 
 
 class KernelText:
-    """The text of a kernel on numbers of several components, tuples, as it grows.
+    """The source of a kernel on tuples of components, built line by line.
 
     Args:
         operands: the number of components of each; `p_a_0` is the address of the first of a.
@@ -41,17 +41,17 @@ class KernelText:
         self.add(1, "item = tl.program_id(0).to(tl.int64)")
 
     def add(self, depth: int, *lines: str) -> None:
-        """Lines of the kernel."""
+        """Append lines to the kernel."""
         self.lines += ["    " * depth + line for line in lines]
 
     def load(self, operand: str, at: str, mask: str = "") -> str:
-        """The expression of a tuple: the number at some places, 0 where it is masked out."""
+        """Return an expression that loads the tuples at some offsets, 0 where masked out."""
         more = f", mask={mask}, other=0.0" if mask else ""
         cells = [f"widen(tl.load(p_{operand}_{k} + {at}{more}))" for k in self._all(operand)]
         return f"({', '.join(cells)},)"
 
     def store(self, depth: int, operand: str, at: str, value: str, mask: str = "") -> None:
-        """Put a number at some places, where all has been loaded that is to be loaded before."""
+        """Store a tuple at some offsets, after a barrier for pending loads."""
         names = self._names(self.operands[operand])
         self.add(depth, f"{', '.join(names)}, = {value}", BARRIER)
         more = f", mask={mask}" if mask else ""
@@ -60,7 +60,7 @@ class KernelText:
         self.add(depth, BARRIER)
 
     def _names(self, count: int) -> list[str]:
-        """New variables: one of another shape cannot be carried through a loop."""
+        """Return fresh variables: a loop cannot carry a variable that changes its shape."""
         self._used += 1
         return [f"n{self._used}_{k}" for k in range(count)]
 
@@ -68,17 +68,17 @@ class KernelText:
         return range(self.operands[operand])
 
     def text(self) -> str:
-        """The whole."""
+        """Return the source of the kernel."""
         return "\n".join(self.lines) + "\n"
 
 
 def variables(name: str, count: int) -> str:
-    """A tuple of variables."""
+    """Return a tuple of variables."""
     return "(" + "".join(f"{name}{k}, " for k in range(count)) + ")"
 
 
 def selected(name: str, count: int, index: str) -> str:
-    """The tuple `name` with an index for each of its components, which are tensors."""
+    """Return the tuple `name` with an index applied to each of its component tensors."""
     return "(" + "".join(f"{name}[{k}]{index}, " for k in range(count)) + ")"
 
 
@@ -93,7 +93,7 @@ def folded(
     right: Callable[[str], str],
     shape: str,
 ) -> None:
-    """Fold terms of numbers at f = first, ..., stop - 1 into `name`0, ..., as a matrix product.
+    """Emit a fold of the terms f = first, ..., stop - 1 into `name`0, ..., as in a matrix product.
 
     Args:
         text: what they are added to.
@@ -126,13 +126,13 @@ def _after(count: int) -> list[str]:
 
 
 def settled(text: KernelText, depth: int, name: str, terms: int, sums: str, state: int) -> None:
-    """Put partial sums, as so many components, into `name`0, `name`1, ..."""
+    """Emit the conversion of partial sums to `terms` components `name`0, `name`1, ..."""
     names = ", ".join(f"{name}{k}" for k in range(state))
     text.add(depth, f"{names}, = settle({variables(sums, state)})")
 
 
 def _key(x):
-    # Orders numbers that are not negative, and NaN above all of them.
+    # Return integers that order numbers which are not negative, with NaN above all.
     bits = tl.abs(x).to(tl.int64, bitcast=True)
     return tl.where(x == x, bits, 0x7FF8000000000000)
 
@@ -145,7 +145,7 @@ def _key32(x):
 def build(
     text: str, name: str, fmt: Format, algorithms: Mapping[str, Any], dialect: Dialect
 ) -> Any:
-    """Return the kernel of a text, with algorithms in a format under their names."""
+    """Return the kernel of a source text in which algorithms are bound under their names."""
     register = fmt.register
     bind = binder(register, fmt, (("rc", fmt),), (), dialect)
     widen, _, narrow = storage(register, fmt, dialect)

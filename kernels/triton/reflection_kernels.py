@@ -1,4 +1,4 @@
-"""Reflections of a panel on GPUs, and in Triton's interpreter: one program a panel."""
+"""Reflection kernels for GPUs and for Triton's interpreter: one program per panel."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mcf.kernels.triton import launching
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.panel_source import KernelText, build, folded, selected, settled, variables
 
-# The most columns of a panel.
+# The largest number of columns of a panel.
 WIDTH = 32
 WORDS = ("start", "width", "rows", "columns")
 
 
 def sizes(terms: int) -> int:
-    """Rows of a panel that are computed at a time."""
+    """Return how many rows of a panel are computed at a time."""
     return 16 if terms <= 2 else 8
 
 
 def source(spec: Reflection) -> str:
-    """The kernel: `a` has R, v and t take V and T."""
+    """Return the kernel; operand `a` is R, and v and t receive V and T."""
     terms, state = spec.terms, spec.fold.state
     text = KernelText(dict.fromkeys("avt", terms), WORDS, ("ROWS", "WIDTH"))
     text.add(
@@ -74,7 +74,7 @@ def source(spec: Reflection) -> str:
 
 
 def _column(text: KernelText) -> None:
-    """x, scaled, in column j of V, and whether any number below its first is not 0."""
+    """Store the scaled x in column j of V, and find whether a number below its first is not 0."""
     text.add(
         2,
         "largest, top = item * 0, j",
@@ -84,13 +84,13 @@ def _column(text: KernelText) -> None:
         "    size = key(widen(tl.load(p_a_0 + at, mask=row < height, other=0.0)))",
         "    largest = tl.maximum(largest, tl.reduce(size, 0, LARGEST))",
         "    top += ROWS",
-        # Subnormal numbers have their exponents after a multiplication.
+        # Multiplying a subnormal number first makes its exponent readable.
         "tiny = largest.to(tl.float64, bitcast=True) * 18014398509481984.0",
         "exponent = (largest >> 52) - 1022",
         "less = (tiny.to(tl.int64, bitcast=True) >> 52) - 1076",
         "exponent = tl.where(exponent == -1022, less, exponent)",
         "exponent = tl.where((largest == 0) | (exponent == 1025), 0, exponent)",
-        # One factor where there is one: a power beyond the range of exponents comes first.
+        # One factor if possible; a power beyond the range of exponents is split in two.
         "main = tl.maximum(-1022, tl.minimum(1023, -exponent))",
         "more = ((1023 - exponent - main) << 52).to(tl.float64, bitcast=True)",
         "power = ((1023 + main) << 52).to(tl.float64, bitcast=True)",
@@ -107,7 +107,7 @@ def _column(text: KernelText) -> None:
 
 
 def _update(text: KernelText, terms: int, state: int) -> None:
-    """The columns of R from j on."""
+    """Emit the update of the columns of R from j on."""
     text.add(2, "later = (k >= j) & (k < width)")
 
     def row(at: str) -> str:
@@ -137,7 +137,7 @@ def _update(text: KernelText, terms: int, state: int) -> None:
 
 
 def _overlaps(text: KernelText, terms: int, state: int) -> None:
-    """Column j of T above its diagonal, where V^T v stands first."""
+    """Emit column j of T above its diagonal; it first holds V^T v."""
 
     def given(at: str) -> str:
         return text.load("v", f"above + ({at}) * width + j")
@@ -163,7 +163,7 @@ def _overlaps(text: KernelText, terms: int, state: int) -> None:
 
 @functools.cache
 def kernel(spec: Reflection, dialect: Dialect) -> Any:
-    """The kernel of a declaration."""
+    """Return the kernel of a declaration."""
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
     for name in ("scaled", "settle", "reflector", "quotient", "product", "minus", "update"):
@@ -174,7 +174,7 @@ def kernel(spec: Reflection, dialect: Dialect) -> Any:
 def panel(
     spec: Reflection, r: Sequence[Tensor], start: int, v: Sequence[Tensor], t: Sequence[Tensor]
 ) -> None:
-    """See `mcf.kernels.executor.Executor.reflect`."""
+    """Reflect a panel; see `mcf.kernels.executor.Executor.reflect`."""
     batch, rows, columns = r[0].shape
     words = (start, v[0].shape[2], rows, columns)
     constants = {"ROWS": sizes(spec.terms), "WIDTH": WIDTH}

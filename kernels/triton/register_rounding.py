@@ -15,12 +15,12 @@ from mcf.kernels.triton.dialect import Dialect
 
 
 def jit(function: FunctionType) -> Any:
-    """Compile a device function, also where TRITON_INTERPRET would make `triton.jit` interpret."""
+    """Compile a device function, even if TRITON_INTERPRET makes `triton.jit` interpret."""
     return triton.JITFunction(function)
 
 
-# A Python float among the arguments is the zero of components that memory lacks, or a sum or
-# product of such: there is nothing to round.
+# A Python float among the arguments is the zero of a missing component, or a sum or product of such
+# zeros: there is nothing to round.
 
 
 def _same(x):
@@ -28,10 +28,10 @@ def _same(x):
 
 
 def _kept_cuda(x):
-    """x, through a move that LLVM cannot look through: a rounding to the register's own format.
+    """Return x through an opaque move: a rounding to the register's own format.
 
     Without it LLVM packs float32 operations for sm_100, and the ptxas of Triton 3.6 (12.9)
-    contracts a packed product and sum into FMA although both say that they round. ptxas removes
+    contracts a packed product and sum into FMA although both are marked as rounding. ptxas removes
     the move.
     """
     if isinstance(x, float) or x.dtype != tl.float32:
@@ -44,7 +44,7 @@ def _kept_cuda(x):
 
 
 def _round_bf16_bits(x):
-    """Round float32 to bf16 on its bits; NaN stays NaN, infinity comes by carry."""
+    """Round float32 to bf16 on its bits; NaN stays NaN, infinity arises by carry."""
     if isinstance(x, float):
         return x
     else:
@@ -55,11 +55,11 @@ def _round_bf16_bits(x):
 
 
 def _round_bf16_cuda(x):
-    """Round float32 to bf16 by a conversion that LLVM cannot look into.
+    """Round float32 to bf16 by a conversion that is opaque to LLVM.
 
-    With a plain cast LLVM narrows the operation before it to bf16x2, with the same bits but on
-    sm_80 as an FMA, which could not be told from a contraction. This way the machine code is the
-    formula: float32 operations, and a conversion for each rounding.
+    With a plain cast LLVM narrows the preceding operation to bf16x2. The bits are the same, but on
+    sm_80 it becomes an FMA, which could not be told from a contraction. This way the machine code
+    matches the formula: float32 operations, and a conversion for each rounding.
     """
     if isinstance(x, float):
         return x
@@ -70,8 +70,8 @@ def _round_bf16_cuda(x):
 
 
 def _round_fp16(x):
-    # LLVM may narrow here: sums and products of fp16 numbers, products below the normal range
-    # among them, round to the same fp16 number with and without float32 on the way.
+    # LLVM may narrow here: sums and products of fp16 numbers, also below the normal range, round to
+    # the same fp16 number with and without float32 in between.
     if isinstance(x, float):
         return x
     else:
@@ -79,10 +79,10 @@ def _round_fp16(x):
 
 
 def _round_fp16_hip(x):
-    """Round float32 to fp16 by a conversion that LLVM cannot look into.
+    """Round float32 to fp16 by a conversion that is opaque to LLVM.
 
-    With a plain cast LLVM makes products `v_fma_mixlo_f16` with an addend of +0, so that a product
-    of -0 becomes +0.
+    With a plain cast LLVM compiles products to `v_fma_mixlo_f16` with an addend of +0, which turns
+    a product of -0 into +0.
     """
     if isinstance(x, float):
         return x
@@ -105,13 +105,13 @@ _OPAQUE_ROUNDINGS = {
 
 
 def rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
-    """The function x -> x rounded to nearest even in `fmt`, kept in the register."""
+    """Return the function that rounds x to nearest even in `fmt`, kept in the register."""
     if fmt in (INT8, UINT4, UINT8, INT16, INT32):
         return _same
     if fmt == register:
         return _kept_cuda if dialect.nvidia else _same
     if register == FP64 and fmt != FP32:
-        # Through float32 it would round twice.
+        # Rounding through float32 would round twice.
         raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
     return _OPAQUE_ROUNDINGS.get((dialect, fmt), _ROUNDINGS[fmt])
 
@@ -161,7 +161,7 @@ def _to_int32(x):
 
 
 def _to_uint8(x):
-    # By way of 32 bits: a conversion of its own saturates on some GPUs and wraps on others.
+    # Convert through 32 bits: a direct conversion saturates on some GPUs and wraps on others.
     return x.to(tl.int32).to(tl.uint8)
 
 
@@ -172,7 +172,7 @@ _CASTS = {
     FP64: _to_fp64,
     INT8: _to_int8,
     UINT8: _to_uint8,
-    # Two are put together afterwards.
+    # Two codes are packed into a byte afterwards.
     UINT4: _to_int32,
     INT16: _to_int16,
     INT32: _to_int32,
@@ -181,7 +181,7 @@ _CASTS = {
 
 @functools.cache
 def widening(register: Format, fmt: Format, dialect: Dialect) -> Any:
-    """Device function from what a tensor of `fmt` holds to a register."""
+    """Return the device function that widens an element of `fmt` to a register."""
     if dialect is not Dialect.INTERPRETER:
         return jit(_CASTS[register])
     if fmt == BF16:

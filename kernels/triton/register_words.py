@@ -1,4 +1,4 @@
-"""Words as Triton has them: int32 tensors beside float32 registers."""
+"""Operations on words for Triton: int32 tensors if registers are float32."""
 
 import triton.language as tl
 

@@ -1,4 +1,4 @@
-"""Jacobi's sweeps on GPUs, and in Triton's interpreter: one program a matrix, a lane a pair."""
+"""Jacobi sweep kernels for GPUs and for Triton's interpreter: a lane per pair of rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.panel_source import KernelText, build, folded, selected, settled, variables
 
 WORDS = ("rows", "counted", "columns", "width", "sweeps", "exponent")
-# Numbers of a tile of rows and columns.
+# Numbers in a tile of rows and columns.
 TILE = 512
 
 
 def sizes(rows: int, terms: int) -> dict[str, int]:
-    """Lanes, a power of two with as many as pairs, and columns that are rotated at a time."""
+    """Return lanes (a power of two, at least the number of pairs) and columns rotated at a time."""
     pairs = 1
     while 2 * pairs < rows:
         pairs *= 2
@@ -30,7 +30,7 @@ def sizes(rows: int, terms: int) -> dict[str, int]:
 
 
 def source(spec: Rotations) -> str:
-    """The kernel; t has what is left of sums of plain numbers, in a row for each pair."""
+    """Return the kernel; t is the workspace of one-component sums, one row per pair."""
     terms = spec.terms
     text = KernelText({"x": terms, "t": 3}, ("places", "done", *WORDS), ("PAIRS", "COLUMNS"))
     text.add(
@@ -92,7 +92,7 @@ def source(spec: Rotations) -> str:
 
 
 def _vanish(text: KernelText, depth: int) -> None:
-    """Rows that are all but zero become that."""
+    """Emit statements that set rows of negligible magnitude to zero."""
     text.add(
         depth,
         "row = item * 0 + tl.arange(0, 2 * PAIRS)",
@@ -118,7 +118,7 @@ def _vanish(text: KernelText, depth: int) -> None:
 
 
 def _folds(text: KernelText, spec: Rotations) -> None:
-    """Three folds in the order of a matrix product."""
+    """Emit three folds in the order of a matrix product."""
 
     def top(at: str) -> str:
         return text.load("x", f"first + ({at})", "live")
@@ -134,7 +134,7 @@ def _folds(text: KernelText, spec: Rotations) -> None:
 
 
 def _halves(text: KernelText, spec: Rotations) -> None:
-    """Three sums by halves, the first of which are taken of the products at once."""
+    """Emit three sums by halves; the first halving is fused with the products."""
 
     def products(one: str, other: str) -> list[str]:
         x, y = f"{one}[0]", f"{other}[0]"
@@ -189,7 +189,7 @@ def _halves(text: KernelText, spec: Rotations) -> None:
 
 @functools.cache
 def kernel(spec: Rotations, dialect: Dialect) -> Any:
-    """The kernel of a declaration."""
+    """Return the kernel of a declaration."""
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
     for name in ("settle", "rotation", "rotated", "converged"):
@@ -201,7 +201,7 @@ def kernel(spec: Rotations, dialect: Dialect) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _places(rows: int, device: torch.device) -> Tensor:
-    """Which row is at each place in each round of a sweep."""
+    """Return the row at each position in each round of a sweep."""
     order = torch.tensor(next_order(rows), device="cpu")
     found = [torch.arange(rows, device="cpu")]
     for _ in range(rows - 2):
@@ -212,7 +212,7 @@ def _places(rows: int, device: torch.device) -> Tensor:
 def rotate(
     spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
 ) -> Tensor:
-    """See `mcf.kernels.executor.Executor.rotate`."""
+    """Run Jacobi sweeps; see `mcf.kernels.executor.Executor.rotate`."""
     batch, rows, columns = x[0].shape
     device = x[0].device
     size = batch * (rows // 2) * width if spec.terms == 1 else 0

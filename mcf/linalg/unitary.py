@@ -73,7 +73,6 @@ class Floats:
         return p - x, q - y
 
     def annihilate(self, p: int, column: int, shift: Shift | None) -> None:
-        """See `Matrix`."""
         four = [*self.entry(p, column), *self.entry(p + 1, column)]
         if shift is not None:
             row, dx, dy = shift
@@ -137,7 +136,6 @@ class Expansions:
         return x, y
 
     def annihilate(self, p: int, column: int, shift: Shift | None) -> None:
-        """See `Matrix`."""
         four = each(lambda c: c[p : p + 2, :, column].reshape(4), self.both)
         if shift is not None:
             row, *less = shift
