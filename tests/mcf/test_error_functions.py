@@ -22,6 +22,7 @@ from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
+from tests.helpers.everyday import everyday
 from tests.helpers.special import REFERENCE, part
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
@@ -58,11 +59,7 @@ def test_branches(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("fmt", "terms"),
-    [
-        (FP64, 1),
-        (FP32, 3),
-        *(pytest.param(*c, marks=pytest.mark.slow) for c in ((FP64, 3), (FP32, 1))),
-    ],
+    everyday([(FP64, 1), (FP32, 3), (FP64, 3), (FP32, 1)], [(FP64, 1), (FP32, 3)]),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 def test_special_values(fmt: Format, terms: int) -> None:
@@ -143,9 +140,7 @@ RARELY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "broken"), [*MUTANTS, *(pytest.param(*m, marks=pytest.mark.slow) for m in RARELY)]
-)
+@pytest.mark.parametrize(("name", "broken"), everyday([*MUTANTS, *RARELY], MUTANTS))
 def test_mutants(name: str, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Bounds are counted from what mutants change, and kept: before anything changes.
     special_bounds.derived(name, FP64, 4)

@@ -21,7 +21,8 @@ from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
-from tests.helpers.special import REFERENCE, check, climbed, sometimes
+from tests.helpers.everyday import everyday
+from tests.helpers.special import REFERENCE, check, climbed, often
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -30,7 +31,7 @@ FORMATS = (BF16, FP16, FP32, FP64)
 
 
 @pytest.mark.sampled(every=20)
-@pytest.mark.parametrize("name", sometimes(FUNCTIONS))
+@pytest.mark.parametrize("name", everyday(FUNCTIONS, often))
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ((FP64, 2), (FP64, 4), (FP32, 2)):
         assert 0 < check(name, fmt, terms, 6, seed=terms) <= 1, (fmt.name, terms)

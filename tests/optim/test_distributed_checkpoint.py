@@ -28,6 +28,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from tests.helpers.everyday import everyday
+
 
 @pytest.fixture(autouse=True)
 def reference_executor():
@@ -90,19 +92,16 @@ def assert_resumes(make: Any, options: dict[str, Any], *, twice: bool = False, *
 FLAGS = ("full_state_dict", "cpu_offload", "flatten_optimizer_state_dict", "ignore_frozen_params")
 
 
-def _options() -> list[Any]:
-    """All that torch has; `strict`, which is about missing names, with few of the others."""
-    found = []
-    for flags in itertools.product([False, True], repeat=4):
-        for strict in (True, False):
-            everyday = strict or sum(flags) in (0, 1)
-            marks = [] if everyday else [pytest.mark.slow]
-            found.append(pytest.param(flags, strict, marks=marks, id=f"{flags}-{strict}"))
-    return found
+# All that torch has; `strict`, which is about missing names, with few of the others.
+OPTIONS = everyday(
+    itertools.product(itertools.product([False, True], repeat=4), (True, False)),
+    lambda flags, strict: strict or sum(flags) in (0, 1),
+    id=lambda flags, strict: f"{flags}-{strict}",
+)
 
 
 @pytest.mark.sampled(every=16)
-@pytest.mark.parametrize(("flags", "strict"), _options())
+@pytest.mark.parametrize(("flags", "strict"), OPTIONS)
 def test_all_options(flags: tuple[bool, ...], strict: bool) -> None:
     kept = dict(zip(FLAGS, flags, strict=True))
     if kept["full_state_dict"] and kept["flatten_optimizer_state_dict"]:

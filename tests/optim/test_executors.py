@@ -25,6 +25,7 @@ from mcf.kernels.numba.cpu import ITEM, SERIAL
 from mcf.kernels.torch.reference import BLOCK as TORCH_BLOCK
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import (
     BF16,
     FP16,
@@ -38,9 +39,9 @@ from tests.optim.helpers import (
     random,
     stored,
 )
-from tests.optim.variants import NEW, Variant, crossed, thinned
+from tests.optim.variants import NEW, Variant, named, pairs, row_or_column
 
-ADAMW = thinned(cases() + FULL)
+ADAMW = everyday(cases() + FULL, lambda case: row_or_column(named("adamw"), case))
 # fp16 arithmetic needs an eps that it can hold.
 OPTIONS: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
 SGD_OPTIONS: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
@@ -68,7 +69,9 @@ LARGE_CASES = [
 
 # Each kernel is compiled: by default one arithmetic of each rule, under marker `slow` all.
 # Of adam-decoupled they are AdamW's, bit for bit (test_state_dict.py).
-OTHER_RULES = crossed([v for v in NEW if v.name != "adam-decoupled"])
+OTHER_RULES = everyday(
+    pairs([v for v in NEW if v.name != "adam-decoupled"], "cases", "full"), row_or_column
+)
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,

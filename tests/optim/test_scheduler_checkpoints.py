@@ -17,6 +17,7 @@ import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW
 from mcf.optim.conversion import libraries
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, assert_same, parameter, parameters, random, steps, stored
 from tests.optim.test_schedulers import SCHEDULES
 
@@ -101,13 +102,10 @@ def optimizers() -> dict[str, Make]:
 def _crossed() -> list[Any]:
     """Every schedule of AdamW, and every kind of optimizer with the first and the last of them."""
     ends = (next(iter(SCHEDULES)), list(SCHEDULES)[-1])
-    return [
-        pytest.param(
-            name, kind, marks=[] if kind == "AdamW" or name in ends else [pytest.mark.slow]
-        )
-        for kind in optimizers()
-        for name in SCHEDULES
-    ]
+    return everyday(
+        [(name, kind) for kind in optimizers() for name in SCHEDULES],
+        lambda name, kind: kind == "AdamW" or name in ends,
+    )
 
 
 @pytest.mark.sampled(every=4)

@@ -23,6 +23,7 @@ from torch.nn import Parameter
 import mcf
 from mcf.optim import SGD, AdamW, CollageAdamW, set_index_offset
 from tests.helpers import assert_same_bits, count_different
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.optim.helpers import (
     BF16,
@@ -73,10 +74,7 @@ def train(params: list[Tensor], steps: int = 5, **options: Any) -> dict[str, Ten
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param(o, marks=[pytest.mark.slow] if o["precision"] == "light" else [])
-        for o in RANDOM
-    ],
+    everyday(RANDOM, lambda o: o["precision"] != "light"),
     ids=lambda o: "-".join(o.values()),
 )
 def test_executors_agree(options: dict[str, Any]) -> None:

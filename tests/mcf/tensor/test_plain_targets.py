@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import mcf
 from mcf.tensor import tapes, torch_functions
 from tests.helpers import assert_alike
+from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.test_tapes import _kept, _numbers
 
@@ -62,7 +63,7 @@ def _targets() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n[0] in "bk")) for n in LOSSES],
+    everyday(LOSSES, lambda n: n[0] not in "bk"),
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_losses_of_plain_targets(name: str) -> None:
@@ -127,9 +128,7 @@ DISTANCES: dict[str, Callable[[Any, Any], Any]] = {
 FACTORS = (1.0, 2.0**70, 2.0**-140, 0.0, 2.0**600, torch.inf)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * ("dist" in n)) for n in DISTANCES]
-)
+@pytest.mark.parametrize("name", everyday(DISTANCES, lambda n: "dist" not in n))
 def test_distances(name: str) -> None:
     """Of moderate numbers, and of those that are scaled first."""
     tapes._tapes.clear()
@@ -161,9 +160,7 @@ CONTRACTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "a plain one")) for n in CONTRACTIONS]
-)
+@pytest.mark.parametrize("name", everyday(CONTRACTIONS, lambda n: n != "a plain one"))
 def test_contractions(name: str) -> None:
     x, y = TENSORS
     got = _said(lambda: CONTRACTIONS[name](x, y))

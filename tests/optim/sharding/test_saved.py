@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mcf.optim import PRECISIONS
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import saved
 from tests.optim.sharding.saved import Given
@@ -58,7 +59,7 @@ def _uninterrupted(all_of_them: bool, steps: int) -> Any:
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "chain",
-    [pytest.param(c, marks=[pytest.mark.slow] if k else []) for k, c in enumerate(CHAINS)],
+    everyday(CHAINS, list(CHAINS)[:1]),
 )
 def test_chain(world: World, tmp_path: Any, chain: str, everything: bool, filled: bool) -> None:
     several = ALL if everything else EVERYDAY
@@ -103,10 +104,7 @@ FLAGS: list[dict[str, bool]] = [
 @pytest.mark.parametrize(
     "flags",
     # By default what moves states between processes, and what names them otherwise.
-    [
-        pytest.param(f, marks=[pytest.mark.slow] if k in (0, 1, 2, 4, 6) else [])
-        for k, f in enumerate(FLAGS)
-    ],
+    everyday(FLAGS, [FLAGS[3], FLAGS[5], *FLAGS[7:]]),
     ids=lambda f: "-".join(f) or "none",
 )
 @pytest.mark.parametrize("layout", ["fsdp", pytest.param("fsdp_tp", marks=pytest.mark.slow)])
