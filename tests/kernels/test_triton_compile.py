@@ -18,7 +18,6 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,6 +38,9 @@ from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check
 from tests.kernels.kernel_table import all_kernels
 from tests.optim.variants import RECENT_RULES, VARIANTS
+
+pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
+
 
 KERNELS = all_kernels()
 
@@ -84,13 +86,6 @@ EVERYDAY = {
     # Its strict kernels are those of fp16: rounding is the same function.
     "gfx942": (*(name for name in _HARD if name != "adamw_plus_bf16_strict"),),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
 
 
 CASES = everyday(

@@ -8,7 +8,6 @@ that is not scaled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -31,17 +30,14 @@ from tests.helpers.everyday import everyday
 from tests.helpers.references import errors
 from tests.kernels.test_register_choice import Made
 
+pytestmark = pytest.mark.usefixtures("float32_registers")
+
+
 needs_mpfr = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing()))
 NAMES = sorted(IN_FLOAT32 & {*FUNCTIONS})
 # A program of each kind, and by slow tests all.
 EVERYDAY = ("exp", "log", "sin", "tanh")
 by_name = pytest.mark.parametrize("name", everyday(NAMES, EVERYDAY))
-
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
 
 
 def excess(name: str, fmt: Format, terms: int, *x: Components, underflow: int = UNDERFLOW) -> float:

@@ -10,7 +10,6 @@ component short, powers that are not corrected.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -29,11 +28,7 @@ from tests.helpers.everyday import everyday
 from tests.helpers.sums import values
 from tests.mcf.test_float32_functions import excess, needs_mpfr
 
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
+pytestmark = pytest.mark.usefixtures("float32_registers")
 
 
 def split(numbers: list[int | Fraction], terms: int) -> Components:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 import torch
 from flint import arb, ctx
 
-import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
 from mcf.elementary import (
@@ -37,14 +35,11 @@ from tests.helpers.everyday import everyday
 from tests.helpers.special import often, part
 from tests.kernels.test_register_choice import Made
 
+pytestmark = pytest.mark.usefixtures("float32_registers")
+
+
 NAMES = sorted(IN_FLOAT32 & {*special_bounds.FUNCTIONS})
 KINDS = ("j0", "j1", "y0", "y1")
-
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
 
 
 def worst(name: str, fmt: Format, terms: int, count: int, seed: int) -> float:

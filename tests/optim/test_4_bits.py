@@ -19,13 +19,9 @@ from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, assert_same, parameter, random, steps, stored
 from tests.optim.test_small_states import moments
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 SHAPE = (3, 40)
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def distance(m: Tensor, u: Tensor) -> Tensor:

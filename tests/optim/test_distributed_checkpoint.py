@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import itertools
 import json
 from typing import Any
@@ -29,12 +28,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tests.helpers.everyday import everyday
+from tests.optim.state_dict_cases import through_file
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 class Model(nn.Module):
@@ -62,13 +58,6 @@ def made(make: Any, **options: Any) -> tuple[Model, Any]:
         {"params": list(model.second.parameters()), "lr": 0.125},
     ]
     return model, make(groups, **{"lr": 0.01, **options})
-
-
-def through_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def assert_resumes(make: Any, options: dict[str, Any], *, twice: bool = False, **kept: Any) -> None:

@@ -7,19 +7,14 @@ from fractions import Fraction
 import pytest
 import torch
 
-import mcf
 from mcf.optim import SGD, AdamW, WeightsRewrittenWarning
 from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import BF16, FP32, FP64, Case, cases, parameter, random, steps, value
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 # The parameter alone.
 SINGLE = ("plain", "fp32_states", "stochastic", "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic")
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 @pytest.mark.sampled(every=3)

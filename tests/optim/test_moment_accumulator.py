@@ -28,11 +28,7 @@ from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, random, stored
 from tests.optim.test_amp import scaler
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def model() -> nn.Module:

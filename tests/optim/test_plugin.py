@@ -22,6 +22,8 @@ from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameters, random, stored
 from tests.optim.test_amp import scaler, without_gradients
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 CLASSES: list[tuple[Any, dict[str, Any]]] = [
     (torch.optim.NAdam, {}),
     (torch.optim.RAdam, {"weight_decay": 0.1}),
@@ -39,12 +41,6 @@ N = 300
 on_each_class = pytest.mark.parametrize(
     ("make", "options"), CLASSES, ids=[c.__name__ for c, _ in CLASSES]
 )
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def run(

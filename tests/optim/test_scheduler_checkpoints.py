@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,28 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-import mcf
-import mcf.optim
 from mcf.optim import SGD, AdamW
 from mcf.optim.conversion import libraries
 from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, assert_same, parameter, parameters, random, steps, stored
+from tests.optim.state_dict_cases import through_file
 from tests.optim.test_schedulers import SCHEDULES
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 Make = Callable[[], Any]
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
-
-
-def through_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def plain(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

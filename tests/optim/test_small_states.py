@@ -21,13 +21,9 @@ from tests.helpers import assert_same_bits
 from tests.helpers.executors import EXECUTORS
 from tests.optim.helpers import BF16, parameter, random
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 SHAPE = (3, 40)
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def bound(beta1: float, beta2: float) -> float:

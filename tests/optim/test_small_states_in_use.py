@@ -10,18 +10,13 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import Adamax, AdamW, GradientRelease, Lion, Precision, collage, convert
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, assert_same, parameter, random, steps, stored
 from tests.optim.test_small_states import SHAPE, moments
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_released_gradients() -> None:

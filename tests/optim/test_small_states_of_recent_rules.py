@@ -22,6 +22,8 @@ from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP64, assert_same, parameter, random, steps, stored
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 SHAPE = (3, 40)
 RULES: dict[str, Any] = {
     "stable": lambda p, **o: StableAdamW(p, 1e-2, (0.9, 0.99), 1e-6, 0.1, **o),
@@ -36,12 +38,6 @@ PAIRS = [
     for precision in ("8bit", "4bit", "split8_8bit")
     if (name, precision) != ("schedule-free", "4bit")
 ]
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 # -- what is bounded by the root of v ------------------------------------------------------------
