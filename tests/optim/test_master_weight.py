@@ -31,7 +31,7 @@ def test_sum_of_the_components(case: Case) -> None:
         assert len(components) == 1
         assert_same_bits(components[0], p.detach())
     elif "param_bits" in state:
-        # Joined to one float32; tests/optim/test_split.py has its value.
+        # Joined to one float32; test_register_rounding.py has its value.
         assert [c.dtype for c in components] == [FP32]
     else:
         assert_same_bits(components[0], p.detach())

@@ -28,7 +28,6 @@ from tests.helpers.executors import EXECUTORS
 from tests.optim.helpers import (
     BF16,
     FP16,
-    FP32,
     assert_same,
     parameter,
     parameters,
@@ -229,17 +228,6 @@ def test_damage_stays_in_its_element(executor: str, options: dict[str, Any]) -> 
     others = [k for k in range(40) if k not in bad]
     assert spoiled[list(bad)].isnan().all()
     assert_same_bits(spoiled[others], clean[others])
-
-
-def test_full_precision_parameters_are_not_touched() -> None:
-    results = []
-    for options in ({"precision": "plain"}, {"precision": "stochastic", "seed": 4}):
-        p = parameter(30, FP32)
-        optimizer = AdamW([p], **options)  # type: ignore[arg-type]
-        p.grad = random(30, FP32, 1)
-        optimizer.step()
-        results.append(p.detach())
-    assert_same_bits(*results)
 
 
 def test_refusals() -> None:

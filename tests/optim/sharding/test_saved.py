@@ -107,10 +107,10 @@ FLAGS: list[dict[str, bool]] = [
     everyday(FLAGS, [FLAGS[3], FLAGS[5], *FLAGS[7:]]),
     ids=lambda f: "-".join(f) or "none",
 )
-@pytest.mark.parametrize("layout", ["fsdp", pytest.param("fsdp_tp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", everyday(["fsdp", "fsdp_tp", "fsdp_offload"], ["fsdp"]))
 def test_options(world: World, flags: dict[str, bool], layout: str) -> None:
     size = 3 if layout == "fsdp" else 4
-    engine: tuple[str, dict[str, Any]] = ("fsdp", {})
+    engine: tuple[str, dict[str, Any]] = (layout, {})
     if layout == "fsdp_tp":
         engine = ("fsdp_tensor_parallel", {"shape": (2, 2)})
     for found in world.run(size, saved.handed_over, engine, engine, EVERYDAY, flags):
@@ -148,6 +148,8 @@ def test_conversion(world: World, source: str, target: str, how: str) -> None:
     ("size", "engine", "options"),
     [
         (3, "fsdp_offload", {}),
+        # Of some parameters some processes have nothing.
+        (4, "fsdp", {}),
         (4, "fsdp_tensor_parallel", {"shape": (2, 2), "sequence": True}),
         (4, "fsdp_ignored", {}),
     ],
