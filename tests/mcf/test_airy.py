@@ -247,16 +247,6 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_torch")
-def test_names() -> None:
-    x: Any = mcf.tensor(["0.3", "-1.7"], dtype=torch.float64)
-    expected = airy.airy_ai(x.components)
-    for f in (torch.special.airy_ai, mcf.airy_ai):
-        assert all(map(torch.equal, f(x).components, expected))
-    assert all(map(torch.equal, mcf.airy_ai(x.components), expected))
-    assert mcf.bound("airy_ai", 2, torch.float64).proven
-
-
-@pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
 def test_a_row_is_that_of_a_root_rounded_correctly(fmt: Format) -> None:
     """Beside the ends of rows, where the last bit of the root decides; NumPy's is rounded so.

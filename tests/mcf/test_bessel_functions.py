@@ -61,16 +61,6 @@ def test_special_values(name: str, fmt: Format) -> None:
     assert ours[0][x == math.inf].view(torch.uint8).any() == theirs[x == math.inf].isnan().any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", everyday(NAMES, often))
-def test_names_of_torch(name: str) -> None:
-    x: Any = mcf.tensor(["0.3", "1.7"], dtype=torch.float64)
-    expected = getattr(mcf.elementary, name)(x.components)
-    for f in (getattr(torch.special, NAMES[name]), getattr(mcf, name)):
-        assert all(map(torch.equal, f(x).components, expected))
-    assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
-
-
 def _slope(name: str, x: arb) -> tuple[arb, arb]:
     """The derivative and the sum of the magnitudes of its terms."""
     if name == "spherical_bessel_j0":

@@ -119,16 +119,6 @@ def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(ours - exact) <= size * arb(2) ** -94
 
 
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("name", NAMES)
-def test_names(name: str) -> None:
-    x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
-    expected = getattr(mcf.elementary, name)(x.components)
-    for f in (getattr(torch.special, name), getattr(mcf, name)):
-        assert all(map(torch.equal, f(x).components, expected))
-    assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
-
-
 def _cut(components: Components) -> Components:
     return (*components[:-1], torch.zeros_like(components[-1]))
 

@@ -162,29 +162,6 @@ def test_special_values_of_bessel_functions() -> None:
 
 
 @pytest.mark.slow
-def test_names_of_torch() -> None:
-    x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
-    named = {
-        "lgamma": (torch.lgamma, torch.special.gammaln, lambda v: v.lgamma(), mcf.lgamma),
-        "digamma": (torch.digamma, torch.special.digamma, torch.special.psi, mcf.digamma,
-                    lambda v: torch.polygamma(0, v)),
-        "i0": (torch.i0, torch.special.i0, torch.special.modified_bessel_i0, lambda v: v.i0(),
-               mcf.i0),
-        "i0e": (torch.special.i0e, mcf.i0e),
-        "i1": (torch.special.i1, torch.special.modified_bessel_i1, mcf.i1),
-        "i1e": (torch.special.i1e, mcf.i1e),
-        "erfinv": (torch.erfinv, torch.special.erfinv, lambda v: v.erfinv(), mcf.erfinv),
-        "trigamma": (lambda v: torch.polygamma(1, v), lambda v: torch.special.polygamma(1, v),
-                     lambda v: v.polygamma(1), mcf.trigamma),
-    }  # fmt: skip
-    for name, functions in named.items():
-        expected = getattr(mcf.elementary, name)(x.components)
-        for f in functions:
-            assert all(map(torch.equal, f(x).components, expected))
-        assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
-
-
-@pytest.mark.slow
 def test_bounds_are_proved() -> None:
     for name in FUNCTIONS:
         # How near the start of both is has only been looked at.
