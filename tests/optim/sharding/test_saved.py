@@ -17,6 +17,8 @@ EVERYDAY: list[Given] = [
     ("AdamW", {"lr": 2e-2, "precision": "plus"}),
     ("AdamW", {"lr": 2e-2, "precision": "split16", "max_grad_norm": 1.0}),
     ("AdamW", {"lr": 2e-2, "precision": "stochastic"}),
+    # Two numbers to a byte.
+    ("AdamW", {"lr": 2e-2, "precision": "4bit"}),
 ]
 ALL: list[Given] = [("AdamW", {"lr": 2e-2, "precision": p}) for p in PRECISIONS] + [
     ("NAdam", {"lr": 2e-2, "precision": "split8"}),
