@@ -180,6 +180,15 @@ def on_torch() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def float32_registers(on_torch: None) -> Iterator[None]:
+    """Compute in float32 registers, on the torch executor."""
+    import mcf
+
+    with mcf.registers("float32"):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def poisoned_memory() -> Iterator[None]:
     """Fill what `torch.empty` and its relatives return: NaN, or an integer type's largest value.

@@ -16,6 +16,7 @@ from mcf.optim import PRECISIONS
 from tests.examples import together_cases
 from tests.examples.scaling_shapes import SMALL
 from tests.examples.tiny import EXAMPLES
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World, world
 
 __all__ = ["world"]
@@ -42,9 +43,7 @@ MORE += [("ddp", (2, 1, 1)), ("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "sizes"), [*MESHES, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)]
-)
+@pytest.mark.parametrize(("how", "sizes"), everyday([*MESHES, *MORE], MESHES))
 def test_bytes_held_and_sent_are_those_on_paper(world: World, how: str, sizes: Any) -> None:
     mesh = Mesh(*sizes)
     work = Work(SMALL, 40, windows=2, micro_batches=1, state_bytes=8)

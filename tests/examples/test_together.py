@@ -12,6 +12,7 @@ from pretrain import main
 from pretraining.options import parse
 
 from tests.examples import together_cases as cases
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World, world
 
 __all__ = ["world"]
@@ -171,9 +172,7 @@ WORDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "how", ["flipped", *(pytest.param(h, marks=pytest.mark.slow) for h in WORDS if h != "flipped")]
-)
+@pytest.mark.parametrize("how", everyday(WORDS, ["flipped"]))
 def test_a_damaged_checkpoint_costs_some_updates(
     world: World, folder: Path, one: Path, how: str
 ) -> None:

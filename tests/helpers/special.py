@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import pytest
 import torch
 from flint import acb, arb, ctx
 
@@ -28,10 +26,9 @@ ALIKE = (
 )  # fmt: skip
 
 
-def sometimes(names: Iterable[str]) -> list[Any]:
-    """Names as cases, those of `ALIKE` slow."""
-    slow = pytest.mark.slow
-    return [pytest.param(n, marks=slow) if n in ALIKE else n for n in names]
+def often(name: str) -> bool:
+    """Whether a function is not like another one: for `everyday`."""
+    return name not in ALIKE
 
 
 def _log_gamma(x: arb) -> arb:

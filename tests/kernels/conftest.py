@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,3 +16,11 @@ def threads(request: pytest.FixtureRequest) -> Any:
     torch.set_num_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def fresh_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile anew: nothing is read of what Triton kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield

@@ -219,8 +219,8 @@ _FORMS = re.compile(r"(?!(adamw|lion)_light)\w+_bf16_wide_(clipped|pair|grad_fp3
 _LONG_16_BITS = re.compile(r"expansion_[a-z]+_4+_(bf|fp)16")
 
 
-def everyday(name: str) -> bool:
-    """Whether a kernel is one that tests of every change take where all of them take minutes.
+def representative(name: str) -> bool:
+    """Whether a kernel stands for others: for `everyday`, where all kernels take minutes.
 
     A kernel is generated from a rule and an arithmetic that know nothing of each other: so every
     arithmetic with one rule and every rule with an arithmetic of each kind stand for all. So do

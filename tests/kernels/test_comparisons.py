@@ -24,6 +24,7 @@ from mcf.kernels.algorithms import ieee
 from mcf.kernels.operators import COMPARISONS, Operation
 from tests.helpers import numbers
 from tests.helpers.adversarial import all_pairs, specials
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS, on_each_executor
 from tests.helpers.expansions import draw, partners, tensors
 
@@ -102,20 +103,13 @@ def test_infinities_and_nan_compare_as_plain_numbers_do() -> None:
 
 # Each case compiles a kernel: by default pairs of each register in one comparison, and the others
 # on one format.
-COMPILED = [
-    pytest.param(
-        operation,
-        fmt,
-        terms,
-        id=f"{operation.name}-{fmt.name}-{terms}",
-        marks=()
-        if (operation is operators.LT and terms == 2) or (fmt is FP32 and terms == 3)
-        else pytest.mark.slow,
-    )
-    for operation in COMPARISONS
-    for fmt in (BF16, FP16, FP32, FP64)
-    for terms in (1, 2, 3, 4)
-]
+COMPILED = everyday(
+    itertools.product(COMPARISONS, (BF16, FP16, FP32, FP64), (1, 2, 3, 4)),
+    lambda operation, fmt, terms: (
+        (operation is operators.LT and terms == 2) or (fmt is FP32 and terms == 3)
+    ),
+    id=lambda operation, fmt, terms: f"{operation.name}-{fmt.name}-{terms}",
+)
 
 
 @pytest.mark.sampled(every=64)

@@ -6,6 +6,7 @@ error term.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import pytest
@@ -19,6 +20,7 @@ from mcf.kernels.operators import TRANSFORMS, Operation
 from tests.helpers import assert_all_same_bits, count_different
 from tests.helpers.adversarial import Draw
 from tests.helpers.draws import bell
+from tests.helpers.everyday import everyday
 
 FORMATS = [BF16, FP16, FP32, FP64]
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
@@ -97,11 +99,11 @@ def chain_arguments(fmt: Format) -> list[Tensor]:
 @pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     ("executor", "fmt"),
-    [
-        pytest.param(e, f, id=f"{e}-{f.name}", marks=[] if f in some else [pytest.mark.slow])
-        for e, some in (("torch", (BF16, FP64)), ("numba", (BF16, FP16, FP32)))
-        for f in FORMATS
-    ],
+    everyday(
+        itertools.product(("torch", "numba"), FORMATS),
+        lambda e, f: f in ((BF16, FP64) if e == "torch" else (BF16, FP16, FP32)),
+        id=lambda e, f: f"{e}-{f.name}",
+    ),
 )
 def test_compiled_is_eager(executor: str, fmt: Format) -> None:
     given = chain_arguments(fmt)
@@ -117,7 +119,7 @@ def test_compiled_is_eager(executor: str, fmt: Format) -> None:
 @needs_compiler
 @pytest.mark.parametrize(
     "fmt",
-    [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],
+    everyday(FORMATS, lambda f: f not in (FP16, FP32)),
     ids=lambda f: f.name,
 )
 def test_compiled_by_inductor_is_eager(fmt: Format) -> None:

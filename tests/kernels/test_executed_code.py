@@ -17,6 +17,7 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 import triton
 
+from tests.helpers.everyday import everyday
 from tests.kernels import machine_code
 
 # Executed instructions per parameter, rounded, and those of the ALU pipe, of which a clock takes
@@ -36,8 +37,6 @@ EXECUTED = {
     "stochastic": (66, 21),
     "master": (52, 10),
 }
-# A compilation takes half a second.
-RARE = [pytest.param(p, marks=pytest.mark.slow) for p in list(EXECUTED)[5:]]
 
 
 def step(precision: str) -> Elementwise:
@@ -47,7 +46,8 @@ def step(precision: str) -> Elementwise:
     return kernel(optimizer._rule(group), arith, False)
 
 
-@pytest.mark.parametrize("precision", [*list(EXECUTED)[:5], *RARE])
+# A compilation takes half a second.
+@pytest.mark.parametrize("precision", everyday(EXECUTED, list(EXECUTED)[:5]))
 def test_executed_instructions_of_a_step_are_those_of_the_table(precision: str) -> None:
     if triton.__version__ not in VERSIONS:
         pytest.skip(f"numbers are known for the assemblers of Triton {', '.join(VERSIONS)}")

@@ -15,6 +15,7 @@ from mcf.kernels import BF16, FP16, FP32, FP64, Format, operations, operators
 from mcf.kernels.components import padded
 from tests.helpers import assert_all_same_bits
 from tests.helpers.adversarial import all_pairs, specials
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.helpers.expansions import draw, is_normalised, partners, tensors
 
@@ -53,21 +54,14 @@ _SOME = {
     (FP32, 3): ("add", "mul"),
     (FP32, 4): ("add", "div"),
 }
-COMPILED = [
-    pytest.param(
-        operation,
-        fmt,
-        terms,
-        id=f"{operation.name}-{fmt.name}-{terms}",
-        marks=()
-        if (fmt, terms) in ((BF16, 2), (FP32, 2), (FP64, 2))
+COMPILED = everyday(
+    itertools.product(operators.OPERATIONS, FORMATS, (1, 2, 3, 4)),
+    lambda operation, fmt, terms: (
+        (fmt, terms) in ((BF16, 2), (FP32, 2), (FP64, 2))
         or operation.name in _SOME.get((fmt, terms), ())
-        else pytest.mark.slow,
-    )
-    for operation in operators.OPERATIONS
-    for fmt in FORMATS
-    for terms in (1, 2, 3, 4)
-]
+    ),
+    id=lambda operation, fmt, terms: f"{operation.name}-{fmt.name}-{terms}",
+)
 
 
 @pytest.mark.sampled(every=10)
@@ -87,17 +81,10 @@ def test_bits_are_those_of_the_reference(
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("executor", "fmt"),
-    [
-        pytest.param(e.values[0] if hasattr(e, "values") else e, f, marks=marks)
-        for e in EXECUTORS
-        for f in FORMATS
-        for marks in [
-            [
-                *getattr(e, "marks", ()),
-                *([] if e == "torch" or f == FP32 else [pytest.mark.slow]),
-            ]
-        ]
-    ],
+    everyday(
+        itertools.product(EXECUTORS, FORMATS),
+        lambda executor, fmt: executor == "torch" or fmt == FP32,
+    ),
     ids=lambda c: getattr(c, "name", c),
 )
 @pytest.mark.parametrize("given", [(1, 1, 3), (2, 1, 4), (1, 2, 4)], ids=str)

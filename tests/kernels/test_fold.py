@@ -9,6 +9,7 @@ low registers.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -25,6 +26,7 @@ from mcf.kernels.fold import BLOCK, LANES, Fold, product_fold, sum_fold
 from mcf.kernels.fold_bounds import FoldBound, fold_bound
 from mcf.kernels.formats import BF16, FORMATS, FP64, Format
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.helpers.sums import cancelling, exact_dot, exact_sum, values
 
@@ -33,7 +35,7 @@ CASES = [(fmt, terms) for fmt in FORMATS.values() for terms in (1, 2, 3, 4)]
 EVERYDAY = ((FP64, 2),)
 by_case = pytest.mark.parametrize(
     ("fmt", "terms"),
-    [pytest.param(*c, marks=[] if c in EVERYDAY else [pytest.mark.slow]) for c in CASES],
+    everyday(CASES, EVERYDAY),
     ids=lambda c: getattr(c, "name", c),
 )
 # One element; around the lanes; rows left over; a last block shorter and longer than the lanes.
@@ -73,7 +75,7 @@ def test_triton_sums_have_the_bits_of_torch(fmt: Format, terms: int, executor: s
 # Terms are loaded as in the sums above, and added up in the same registers.
 @pytest.mark.parametrize(
     ("fmt", "terms"),
-    [pytest.param(*c, marks=[] if c == (FP64, 2) else [pytest.mark.slow]) for c in CASES],
+    everyday(CASES, [(FP64, 2)]),
     ids=lambda c: getattr(c, "name", c),
 )
 def test_products_of_matrices_have_the_same_bits(fmt: Format, terms: int) -> None:
@@ -231,8 +233,10 @@ def test_the_bound_catches(terms: int, part: str, algorithm: Algorithm) -> None:
 # Numba compiles each number of terms.
 @pytest.mark.parametrize(
     ("executor", "terms"),
-    [("torch", n) for n in (1, 2, 3, 4)]
-    + [pytest.param("numba", n, marks=[] if n == 2 else [pytest.mark.slow]) for n in (1, 2, 3, 4)],
+    everyday(
+        itertools.product(("torch", "numba"), (1, 2, 3, 4)),
+        lambda executor, terms: executor == "torch" or terms == 2,
+    ),
 )
 def test_infinities_and_nan_come_out_of_sums_as_from_additions(executor: str, terms: int) -> None:
     inf, nan = torch.inf, torch.nan

@@ -18,6 +18,7 @@ from mcf.kernels import BF16, FP16, FP32, FP64, Format, exact, operations
 from mcf.kernels.exact import Number
 from mcf.kernels.operators import TRANSFORMS, Operation
 from tests.helpers import assert_all_same_bits, mutants, numbers
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.helpers.theorems import arguments, special_arguments, violations
 from tests.helpers.toys import bound
@@ -139,7 +140,7 @@ def test_the_public_function_has_these_bits_where_the_result_is_finite(
 @pytest.mark.sampled(every=20)
 @pytest.mark.parametrize(
     "fmt",
-    [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],
+    everyday(FORMATS, lambda f: f not in (FP16, FP32)),
     ids=lambda f: f.name,
 )
 @by_operation

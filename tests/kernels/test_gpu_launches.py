@@ -38,6 +38,7 @@ from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import fold_kernels, gpu, launching
 from mcf.linalg import rotations
 from mcf.optim import AdamW
+from tests.helpers.everyday import everyday
 from tests.helpers.gpu_launches import gpu_launches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,12 +61,6 @@ def of_shape(shape: tuple[int, ...], dtype: torch.dtype, terms: int) -> Any:
 def assert_compiled(launches: list[Any], count: int) -> None:
     """How many kernels of folds and panels were compiled, whatever the sizes."""
     assert len({kernel.hash for kernel in launches if kernel.name == "kernel"}) == count
-
-
-def everyday(cases: list[tuple[Any, ...]], chosen: list[tuple[Any, ...]]) -> list[Any]:
-    """All cases, of which those that are not chosen are slow."""
-    assert set(chosen) <= set(cases)
-    return [pytest.param(*case, marks=[] if case in chosen else [SLOW]) for case in cases]
 
 
 FORMATS = [(d, n) for d in (NARROW, HALF, F32, F64) for n in range(1, 4 if d == HALF else 5)]
@@ -168,9 +163,7 @@ def test_long_formulas_are_compiled_once() -> None:
     assert launched(spec, 16, [0] * len(spec.fields)) == launched(spec, 1, [1] * len(spec.fields))
 
 
-@pytest.mark.parametrize(
-    "precision", ["plus", *(pytest.param(p, marks=SLOW) for p in ("plain", "master", "8bit"))]
-)
+@pytest.mark.parametrize("precision", everyday(["plus", "plain", "master", "8bit"], ["plus"]))
 def test_a_step_of_many_tensors_compiles(precision: str) -> None:
     """Aligned tensors in one launch, the others in a second; a later step compiles nothing."""
     memory = torch.zeros(3000, dtype=NARROW)

@@ -18,6 +18,7 @@ import mcf
 from mcf import reductions
 from mcf.reductions import rows
 from tests.helpers import assert_all_same_bits
+from tests.helpers.everyday import everyday
 from tests.kernels.test_scan import _numbers
 
 pytest.importorskip("numba", reason="needs Numba")
@@ -50,9 +51,7 @@ def _matrix(terms: int, shape: tuple[int, ...]) -> Any:
     return x
 
 
-@pytest.mark.parametrize(
-    "terms", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))]
-)
+@pytest.mark.parametrize("terms", everyday([2, 1, 3, 4], [2]))
 def test_sums(terms: int) -> None:
     for shape, dim in SUMS if terms > 2 else SUMS[::2]:
         _same(_matrix(terms, shape), dim, "sum", "mean")
@@ -101,7 +100,7 @@ MATRICES = [((600, 10), 0), ((3, 900, 2), 1), ((2, 350, 16), 1)]
 
 @pytest.mark.parametrize(
     ("terms", "names"),
-    [(2, TASKS[::2]), *(pytest.param(n, TASKS, marks=pytest.mark.slow) for n in (2, 3))],
+    everyday([(2, TASKS[::2]), (2, TASKS), (3, TASKS)], [(2, TASKS[::2])]),
 )
 def test_rows_that_are_columns(terms: int, names: list[str]) -> None:
     for shape, dim in MATRICES if len(names) == len(TASKS) else MATRICES[1:2]:

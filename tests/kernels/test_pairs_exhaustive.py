@@ -18,6 +18,7 @@ from mcf.kernels.algorithms import add, grow, mul, scale
 from mcf.kernels.formats import Format, toy
 from mcf.kernels.pair_bounds import pair_bound as row
 from tests.helpers import mutants
+from tests.helpers.everyday import everyday
 from tests.helpers.toys import (
     INFINITE,
     bound,
@@ -134,7 +135,7 @@ SLOW = [
 
 @pytest.mark.parametrize(
     ("operation", "p", "depth", "reach"),
-    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
+    everyday([*CASES, *SLOW], CASES),
 )
 def test_error_is_within_the_bound(operation: str, p: int, depth: int, reach: int) -> None:
     fmt = roomy(p)

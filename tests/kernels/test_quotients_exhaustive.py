@@ -22,6 +22,7 @@ from mcf.kernels.algorithms.transforms import fast_two_sum, two_square, two_sum
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.formats import Format, toy
 from tests.helpers.draws import power_of_two
+from tests.helpers.everyday import everyday
 from tests.helpers.toys import bound, expansions, exponents, positives, products, relative
 
 Pair = tuple[Tensor, ...]
@@ -62,7 +63,7 @@ def worst(
     return found
 
 
-@pytest.mark.parametrize("p", [4, *(pytest.param(p, marks=pytest.mark.slow) for p in (5, 6))])
+@pytest.mark.parametrize("p", everyday([4, 5, 6], [4]))
 def test_quotient(p: int) -> None:
     fmt = roomy(p)
     x = binade(fmt, 0)

@@ -28,6 +28,7 @@ from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.torch.registers import _fms_by_dekker
 from mcf.reductions.products import matmul
 from tests.helpers import assert_all_same_bits, assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.helpers.sums import Components, cancelling
 
@@ -36,7 +37,7 @@ CASES = [(fmt, n) for fmt in (BF16, FP16, FP32) for n in (1, 2, 3, 4)]
 EVERYDAY = ((FP32, 2),)
 by_case = pytest.mark.parametrize(
     ("fmt", "terms"),
-    [pytest.param(*c, marks=[] if c in EVERYDAY else [pytest.mark.slow]) for c in CASES],
+    everyday(CASES, EVERYDAY),
     ids=lambda c: getattr(c, "name", c),
 )
 

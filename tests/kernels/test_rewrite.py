@@ -26,6 +26,7 @@ from mcf.kernels.numba.loops import element_loops
 from mcf.kernels.numba.runtime import processor, streaming, team
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell, power_of_two
+from tests.helpers.everyday import everyday
 
 llvm = pytest.importorskip("llvmlite.binding")
 with_fma = pytest.mark.skipif(
@@ -82,10 +83,9 @@ def kernel(case: tuple[Any, Any, int]) -> tuple[Elementwise, list[Tensor]]:
     return operators.kernel(operation, fmt, *[terms] * arguments), tensors(fmt, terms * arguments)
 
 
-cases = [
-    pytest.param(c, marks=[] if k < EVERYDAY else [pytest.mark.slow], id=f"{c[0].name}{c[2]}")
-    for k, c in enumerate(CASES)
-]
+cases = everyday(
+    [(c,) for c in CASES], lambda c: c in CASES[:EVERYDAY], id=lambda c: f"{c[0].name}{c[2]}"
+)
 
 
 @pytest.mark.sampled(every=3)

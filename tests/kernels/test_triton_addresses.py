@@ -25,6 +25,7 @@ from mcf.kernels.triton import element_kernels
 from mcf.kernels.triton import fold_kernels as fold
 from mcf.kernels.triton.launching import options
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.kernels import machine_code as code
 from tests.kernels.address_types import front, narrow_offsets
 from tests.kernels.kernel_table import all_kernels
@@ -60,7 +61,7 @@ def elementwise_problems(spec: Elementwise) -> list[str]:
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n in EVERYDAY else [pytest.mark.slow]) for n in KERNELS],
+    everyday(KERNELS, EVERYDAY),
 )
 def test_offsets_of_elementwise_kernels(name: str) -> None:
     assert not elementwise_problems(KERNELS[name])

@@ -18,7 +18,6 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,10 +33,14 @@ from mcf.kernels.triton import dialect, gpu
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.element_kernels import BLOCK
 from mcf.optim.step import opaque_operator
+from tests.helpers.everyday import everyday
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check
 from tests.kernels.kernel_table import all_kernels
 from tests.optim.variants import RECENT_RULES, VARIANTS
+
+pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
+
 
 KERNELS = all_kernels()
 
@@ -85,25 +88,17 @@ EVERYDAY = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
-
-
-def cases() -> Iterator[object]:
-    for target in code.TARGETS:
-        wanted = re.compile("|".join(EVERYDAY[target]))
-        for name in KERNELS:
-            marks = [] if wanted.fullmatch(name) else [pytest.mark.slow]
-            yield pytest.param(name, target, id=f"{name}-{target}", marks=marks)
+CASES = everyday(
+    [(name, target) for target in code.TARGETS for name in KERNELS],
+    lambda name, target: any(re.fullmatch(wanted, name) for wanted in EVERYDAY[target]),
+    id=lambda name, target: f"{name}-{target}",
+)
 
 
 # Seconds each, hours in all: of the slow ones one in thirteen, each third kernel for one target.
 # A second or more each: of the slow ones one in thirteen, each third kernel for one target.
 @pytest.mark.sampled(every=40, slow=13)
-@pytest.mark.parametrize(("name", "target"), list(cases()))
+@pytest.mark.parametrize(("name", "target"), CASES)
 def test_kernel(name: str, target: str) -> None:
     check(code.compile_kernel(KERNELS[name], target), KERNELS[name])
 
@@ -119,10 +114,7 @@ _OTHERS = dict(zip(("sm_80", "sm_100", "gfx942"), MANY, strict=True))
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("name", "target"),
-    [
-        pytest.param(n, t, marks=[] if _OTHERS.get(t, n) == n else [pytest.mark.slow])
-        for n, t in itertools.product(MANY, code.TARGETS)
-    ],
+    everyday(itertools.product(MANY, code.TARGETS), lambda n, t: _OTHERS.get(t, n) == n),
 )
 def test_kernel_of_many_tensors(name: str, target: str) -> None:
     """Pointers out of a table lose no width of access, and the formula is the same."""

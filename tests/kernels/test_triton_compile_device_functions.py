@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,7 @@ from triton.compiler import ASTSource
 from mcf.kernels.triton import add, bf16, fp16, mul, scale, two_prod, two_sum
 from tests.kernels import machine_code as code
 
-
-@pytest.fixture(scope="module", autouse=True)
-def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
 
 
 @triton.jit

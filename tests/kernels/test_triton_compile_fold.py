@@ -20,6 +20,7 @@ from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import fold_kernels as fold
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.launching import THREADS, options
+from tests.helpers.everyday import everyday
 from tests.kernels import machine_code as code
 
 SPECS = {
@@ -73,20 +74,19 @@ def expected(name: str, kind: str) -> set[int]:
     return {COPIES * copy, (COPIES - (kind == "product")) * copy}
 
 
-def cases() -> list[Any]:
-    out = []
-    for target in code.TARGETS:
-        for name, spec in SPECS.items():
-            kinds = ("sum", "halving") if spec.name.startswith("sum") else ("sum", "product")
-            for kind in kinds:
-                everyday = (name, kind) in EVERYDAY and target == "sm_90"
-                marks = [] if everyday else [pytest.mark.slow]
-                out.append(pytest.param(name, kind, target, marks=marks))
-    return out
+CASES = everyday(
+    [
+        (name, kind, target)
+        for target in code.TARGETS
+        for name, spec in SPECS.items()
+        for kind in ("sum", "halving" if spec.name.startswith("sum") else "product")
+    ],
+    lambda name, kind, target: (name, kind) in EVERYDAY and target == "sm_90",
+)
 
 
 @pytest.mark.sampled(every=48)
-@pytest.mark.parametrize(("name", "kind", "target"), cases())
+@pytest.mark.parametrize(("name", "kind", "target"), CASES)
 def test_no_addition_is_contracted(name: str, kind: str, target: str) -> None:
     text = compiled(SPECS[name], kind, target)
     assert fmas(text) in expected(name, kind)

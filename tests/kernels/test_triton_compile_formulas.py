@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -16,12 +14,7 @@ from tests.kernels.kernel_checks import check_flags
 from tests.mcf.tensor.inputs import hard
 from tests.mcf.tensor.test_fused_formulas import CALLS, COUNT
 
-
-@pytest.fixture(scope="module", autouse=True)
-def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -26,14 +25,10 @@ from tests.kernels import machine_code as code
 from tests.kernels.address_types import front
 from tests.kernels.kernel_checks import check
 
+pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
+
+
 TARGET = "sm_90"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
 
 
 def followed(spec: Elementwise, many: bool = False) -> tuple[int, int]:

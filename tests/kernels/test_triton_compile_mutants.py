@@ -21,14 +21,10 @@ from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check, check_ptx
 from tests.kernels.kernel_table import all_kernels
 
+pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
+
+
 KERNELS = all_kernels()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
 
 
 Patch = Callable[[Any, str, Any], None]

@@ -22,6 +22,7 @@ from mcf.kernels.rotation import rotations
 from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation_kernels
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.launching import options
+from tests.helpers.everyday import everyday
 from tests.kernels import machine_code as code
 
 FORMATS = {"bf16": BF16, "fp32": FP32, "fp64": FP64}
@@ -97,7 +98,7 @@ EVERYDAY = ("lu", "fp64", 2, "sm_90")
 
 @pytest.mark.parametrize(
     ("kind", "fmt", "terms", "target"),
-    [pytest.param(*c, marks=[] if c == EVERYDAY else [pytest.mark.slow]) for c in CASES],
+    everyday(CASES, [EVERYDAY]),
 )
 def test_no_addition_is_contracted(kind: str, fmt: str, terms: int, target: str) -> None:
     wanted, text = compiled(kind, fmt, terms, target)

@@ -27,12 +27,13 @@ from tests.helpers import assert_same_bits
 from tests.helpers.adversarial import specials
 from tests.helpers.draws import bell
 from tests.helpers.gpu_waits import no_waiting
-from tests.kernels.kernel_table import all_kernels, everyday
+from tests.kernels.kernel_table import all_kernels, representative
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 from mcf.kernels.triton import gpu, launching
 from mcf.kernels.triton.element_kernels import BLOCK
+from tests.helpers.everyday import everyday
 
 KERNELS = all_kernels()
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -111,7 +112,7 @@ def compare(
 @pytest.mark.sampled(every=90)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if everyday(n) else [pytest.mark.slow]) for n in KERNELS],
+    everyday(KERNELS, representative),
 )
 def test_bits(name: str) -> None:
     spec = KERNELS[name]
@@ -278,11 +279,7 @@ def test_products_around_the_smallest_numbers(device: str) -> None:
 @either_device
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if everyday(n) else [pytest.mark.slow])
-        for n in KERNELS
-        if re.search(r"(plus|master)\w*_metrics", n)
-    ],
+    everyday([n for n in KERNELS if re.search(r"(plus|master)\w*_metrics", n)], representative),
 )
 def test_sums(name: str, device: str) -> None:
     """Sums over ordinary numbers; the executors add in different orders, in float64."""

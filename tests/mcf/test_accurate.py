@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -23,14 +23,10 @@ from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format, format_
 from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.sums import cancelling, exact_dot, exact_sum, ill_conditioned_dot, values
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+
 F64 = torch.float64
-
-
-@pytest.fixture(autouse=True)
-def reference() -> Iterator[None]:
-    """The torch executor, which has nothing to compile; tests/kernels compare the others' bits."""
-    with mcf.executor("torch"):
-        yield
 
 
 formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)

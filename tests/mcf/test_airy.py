@@ -6,6 +6,7 @@ without its last components, series some terms short, an asymptotic series of tw
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -25,6 +26,7 @@ from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls, inputs
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import assert_numba_agrees
 from tests.helpers.special import REFERENCE, climbed, full, part
 from tests.helpers.zeros import assert_no_expansion_is_nearer, ball, components
@@ -106,12 +108,7 @@ def test_executors_agree_on_the_slope(fmt: Format, terms: int) -> None:
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
-    [
-        pytest.param(n, f, t, marks=[] if (n, f, t) == (NAMES[0], FP64, 3) else _SLOW)
-        for n in NAMES
-        for f in (FP32, FP64)
-        for t in (1, 3)
-    ],
+    everyday(itertools.product(NAMES, (FP32, FP64), (1, 3)), [(NAMES[0], FP64, 3)]),
 )
 def test_special_values(name: str, fmt: Format, terms: int) -> None:
     """As torch has them, NaN at infinities; 0 where no bit of the phase is known."""
@@ -247,16 +244,6 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(second - v * ai) <= abs(v * ai) * 4 * arb(2) ** -106
         size = abs(ai) + abs(v * slope)
         assert abs(third - ai - v * slope) <= size * 4 * arb(2) ** -106
-
-
-@pytest.mark.usefixtures("on_torch")
-def test_names() -> None:
-    x: Any = mcf.tensor(["0.3", "-1.7"], dtype=torch.float64)
-    expected = airy.airy_ai(x.components)
-    for f in (torch.special.airy_ai, mcf.airy_ai):
-        assert all(map(torch.equal, f(x).components, expected))
-    assert all(map(torch.equal, mcf.airy_ai(x.components), expected))
-    assert mcf.bound("airy_ai", 2, torch.float64).proven
 
 
 @pytest.mark.usefixtures("on_torch")

@@ -21,7 +21,8 @@ from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
-from tests.helpers.special import REFERENCE, part, sometimes
+from tests.helpers.everyday import everyday
+from tests.helpers.special import REFERENCE, often, part
 from tests.helpers.zeros import assert_no_expansion_is_nearer, ball, components
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
@@ -45,7 +46,7 @@ NAMES = {
 @pytest.mark.parametrize(
     "fmt", [pytest.param(FP32, marks=pytest.mark.slow), FP64], ids=lambda f: f.name
 )
-@pytest.mark.parametrize("name", sometimes(NAMES))
+@pytest.mark.parametrize("name", everyday(NAMES, often))
 def test_special_values(name: str, fmt: Format) -> None:
     x = specials(fmt)
     # Of the smallest number torch has inf - inf, or the logarithm of its half.
@@ -60,16 +61,6 @@ def test_special_values(name: str, fmt: Format) -> None:
     assert ours[0][x == math.inf].view(torch.uint8).any() == theirs[x == math.inf].isnan().any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sometimes(NAMES))
-def test_names_of_torch(name: str) -> None:
-    x: Any = mcf.tensor(["0.3", "1.7"], dtype=torch.float64)
-    expected = getattr(mcf.elementary, name)(x.components)
-    for f in (getattr(torch.special, NAMES[name]), getattr(mcf, name)):
-        assert all(map(torch.equal, f(x).components, expected))
-    assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
-
-
 def _slope(name: str, x: arb) -> tuple[arb, arb]:
     """The derivative and the sum of the magnitudes of its terms."""
     if name == "spherical_bessel_j0":
@@ -82,7 +73,7 @@ def _slope(name: str, x: arb) -> tuple[arb, arb]:
     return sum(terms, arb(0)), sum((abs(t) for t in terms), arb(0))
 
 
-@pytest.mark.parametrize("name", [n if n == "j0" else pytest.param(n, marks=_SLOW) for n in NAMES])
+@pytest.mark.parametrize("name", everyday(NAMES, ["j0"]))
 def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 512)
     x: Any = mcf.tensor(["0.3", "2.7", "300.1", "1e-20"], dtype=torch.float64)
@@ -98,9 +89,7 @@ def _zeros(name: str) -> list[Fraction]:
     return [sum(map(Fraction, row)) for row in kept.T.tolist() if row[0]]
 
 
-@pytest.mark.parametrize(
-    "name", ["j0", *(pytest.param(n, marks=_SLOW) for n in ("j1", "y0", "y1"))]
-)
+@pytest.mark.parametrize("name", everyday(["j0", "j1", "y0", "y1"], ["j0"]))
 def test_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against balls, all that are kept; no expansion is nearer than what they are kept for."""
     monkeypatch.setattr(ctx, "prec", 1100)

@@ -18,13 +18,14 @@ from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import assert_numba_agrees
 from tests.helpers.special import REFERENCE, bessel_slope, full, part
 
 _SLOW = pytest.mark.slow
 OFTEN = ("i1e_1",)
 NAMES = [f"{kind}_{m}" for kind in ("i0e", "i1e", "k0e") for m in (1, 2, 3, 4)]
-_SOMETIMES = [n if n in OFTEN else pytest.param(n, marks=_SLOW) for n in NAMES]
+_SOMETIMES = everyday(NAMES, OFTEN)
 # Of both sides of each branch, next to the zeros of i1e's derivatives; above 0 for k0e.
 POINTS = (
     2.0**-60, 0.015625, 0.28125, 0.984375, 1.0625, 1.545127257, 2.781492935, 5.00294531, 31.875,
@@ -145,9 +146,7 @@ FUNCTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(k, marks=_SLOW) for k in ("i0e", "i1e", "k0e")), "k1e"]
-)
+@pytest.mark.parametrize("kind", everyday(["i0e", "i1e", "k0e", "k1e"], ["k1e"]))
 def test_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """First and second derivatives to 6 u^2: half a unit each, and the sum of two for k1e.
 

@@ -17,6 +17,7 @@ from mcf.elementary import decimals
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, Format
 from mcf.tensor.ops import division
+from tests.helpers.everyday import everyday
 from tests.mcf.tensor.inputs import hard
 
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan, 0.005, -0.001, 1e300, 5e-324, 2.0**52 + 0.5)
@@ -25,10 +26,7 @@ SHAPES = [(f, n) for f in FORMATS.values() for n in (1, 2, 3, 4)]
 EVERYDAY = [("fp64", 2), ("fp64", 4), ("fp32", 2), ("bf16", 3)]
 cases = pytest.mark.parametrize(
     ("fmt", "terms"),
-    [
-        pytest.param(f, n, marks=[] if (f.name, n) in EVERYDAY else [pytest.mark.slow])
-        for f, n in SHAPES
-    ],
+    everyday(SHAPES, lambda f, n: (f.name, n) in EVERYDAY),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 

@@ -7,6 +7,7 @@ log1p, and before the exponents of atanh had their table.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from fractions import Fraction
@@ -21,6 +22,7 @@ from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.exact import is_finite, rounding
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import worst
+from tests.helpers.everyday import everyday
 
 # Values: on the torch executor, which compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -103,11 +105,7 @@ def test_whole_powers_are_exact(fmt: Format, terms: int) -> None:
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("fmt", "terms"),
-    [
-        pytest.param(f, n, marks=[pytest.mark.slow] if (f, n) == (FP64, 2) else [])
-        for f in FORMATS
-        for n in (1, 2, 3, 4)
-    ],
+    everyday(itertools.product(FORMATS, (1, 2, 3, 4)), lambda f, n: (f, n) != (FP64, 2)),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 def test_roots_and_powers_of_two_are_exact(fmt: Format, terms: int) -> None:

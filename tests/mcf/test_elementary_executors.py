@@ -11,11 +11,12 @@ from mcf.elementary import operator
 from mcf.elementary.function_bounds import FUNCTIONS
 from mcf.kernels import FP32, FP64, registry
 from tests.helpers.elementary import inputs
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import on_each_executor
 
 # Between them they run every part: tables, series, reduction, quotients, roots.
 _FEW = {"log1p", "sin", "acos", "erf"}
-_ALL = [n if n in _FEW else pytest.param(n, marks=pytest.mark.slow) for n in FUNCTIONS]
+_ALL = everyday(FUNCTIONS, _FEW)
 
 
 def _bits(x: tuple[Tensor, ...]) -> list[Tensor]:

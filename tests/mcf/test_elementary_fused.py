@@ -25,7 +25,8 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import Inputs, inputs
-from tests.helpers.special import sometimes
+from tests.helpers.everyday import everyday
+from tests.helpers.special import often
 
 # Arguments whose results are subnormal or beyond the range, in either format.
 EDGES = (-745.0, -720.5, -708.75, -104.0, -95.25, -87.5, 88.75, 709.75, 1024.0, 1e300)
@@ -112,14 +113,14 @@ def check(
 
 @pytest.mark.sampled(every=72)
 @pytest.mark.parametrize("fmt", [FP64, FP32, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", sometimes(sorted(fused.FUNCTIONS)))
+@pytest.mark.parametrize("name", everyday(sorted(fused.FUNCTIONS), often))
 def test_formula_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     check(name, fmt, 2, "torch")
 
 
 @pytest.mark.sampled(every=114)
 @pytest.mark.parametrize("fmt", [FP32, FP64, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", sometimes(sorted(fused.FUNCTIONS)))
+@pytest.mark.parametrize("name", everyday(sorted(fused.FUNCTIONS), often))
 def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     pytest.importorskip("triton", reason="triton has wheels for Linux only")
     check(name, fmt, 2, "triton")
@@ -136,11 +137,7 @@ _FAST = [("exp", FP32, 2), ("sin", FP32, 2)]
 @pytest.mark.sampled(slow=9)
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
-    [
-        pytest.param(n, f, t, marks=[] if (n, f, t) in _FAST else [pytest.mark.slow])
-        for n in sorted(fused.FUNCTIONS)
-        for f, t in _SHAPES
-    ],
+    everyday([(n, f, t) for n in sorted(fused.FUNCTIONS) for f, t in _SHAPES], _FAST),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 def test_compiled_loop_has_the_bits_of_the_program(name: str, fmt: Format, terms: int) -> None:

@@ -18,6 +18,7 @@ from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers import mpfr
 from tests.helpers.elementary import HALF, Components, inputs
+from tests.helpers.everyday import everyday
 from tests.helpers.function_survey import Case, judge
 from tests.helpers.references import errors
 
@@ -50,9 +51,7 @@ EVERYDAY += ("pow", "hypot")
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.sampled(every=28)
-@pytest.mark.parametrize(
-    "name", [pytest.param(f, marks=[] if f in EVERYDAY else [pytest.mark.slow]) for f in FUNCTIONS]
-)
+@pytest.mark.parametrize("name", everyday(FUNCTIONS, EVERYDAY))
 def test_error_of_many(name: str) -> None:
     check_batches(name, INPUTS, 200)
 

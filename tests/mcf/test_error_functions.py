@@ -22,6 +22,7 @@ from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
+from tests.helpers.everyday import everyday
 from tests.helpers.special import REFERENCE, part
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
@@ -58,11 +59,7 @@ def test_branches(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("fmt", "terms"),
-    [
-        (FP64, 1),
-        (FP32, 3),
-        *(pytest.param(*c, marks=pytest.mark.slow) for c in ((FP64, 3), (FP32, 1))),
-    ],
+    everyday([(FP64, 1), (FP32, 3), (FP64, 3), (FP32, 1)], [(FP64, 1), (FP32, 3)]),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 def test_special_values(fmt: Format, terms: int) -> None:
@@ -122,16 +119,6 @@ def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(ours - exact) <= size * arb(2) ** -94
 
 
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("name", NAMES)
-def test_names(name: str) -> None:
-    x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
-    expected = getattr(mcf.elementary, name)(x.components)
-    for f in (getattr(torch.special, name), getattr(mcf, name)):
-        assert all(map(torch.equal, f(x).components, expected))
-    assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
-
-
 def _cut(components: Components) -> Components:
     return (*components[:-1], torch.zeros_like(components[-1]))
 
@@ -143,9 +130,7 @@ RARELY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "broken"), [*MUTANTS, *(pytest.param(*m, marks=pytest.mark.slow) for m in RARELY)]
-)
+@pytest.mark.parametrize(("name", "broken"), everyday([*MUTANTS, *RARELY], MUTANTS))
 def test_mutants(name: str, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Bounds are counted from what mutants change, and kept: before anything changes.
     special_bounds.derived(name, FP64, 4)

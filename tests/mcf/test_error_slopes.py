@@ -19,13 +19,14 @@ from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import assert_numba_agrees
 from tests.helpers.special import REFERENCE, full, part
 
 NAMES = ("erf_1", "erfcx_1", "erfcx_2", "erfcx_3", "erfcx_4")
 OFTEN = ("erf_1", "erfcx_1")
 _SLOW = pytest.mark.slow
-_SOMETIMES = [n if n in OFTEN else pytest.param(n, marks=_SLOW) for n in NAMES]
+_SOMETIMES = everyday(NAMES, OFTEN)
 # Of both sides of each branch; in float32 registers numbers below -9 have infinite results.
 POINTS = (
     -25.0, -5.3125, -1.09375, -0.015625, -(2.0**-40), 0.0, 2.0**-60, 0.28125, 0.984375, 5.5, 31.875,
@@ -94,9 +95,7 @@ MUTANTS = ("table", "asymptotic", "short", "growing", "constant")
 
 
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize(
-    "broken", [m if m == "growing" else pytest.param(m, marks=_SLOW) for m in MUTANTS]
-)
+@pytest.mark.parametrize("broken", everyday(MUTANTS, ["growing"]))
 def test_mutants_break_the_bound(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _worst("erfcx_2") <= 1
     special_bounds.derived("erfcx_2", FP64, 4)

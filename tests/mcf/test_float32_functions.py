@@ -8,7 +8,6 @@ that is not scaled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -27,22 +26,18 @@ from mcf.elementary.operator import IN_FLOAT32
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from tests.helpers import assert_all_same_bits, mpfr
 from tests.helpers.elementary import Components, inputs
+from tests.helpers.everyday import everyday
 from tests.helpers.references import errors
 from tests.kernels.test_register_choice import Made
+
+pytestmark = pytest.mark.usefixtures("float32_registers")
+
 
 needs_mpfr = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing()))
 NAMES = sorted(IN_FLOAT32 & {*FUNCTIONS})
 # A program of each kind, and by slow tests all.
 EVERYDAY = ("exp", "log", "sin", "tanh")
-by_name = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in EVERYDAY else [pytest.mark.slow]) for n in NAMES]
-)
-
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
+by_name = pytest.mark.parametrize("name", everyday(NAMES, EVERYDAY))
 
 
 def excess(name: str, fmt: Format, terms: int, *x: Components, underflow: int = UNDERFLOW) -> float:
@@ -129,11 +124,8 @@ def specials(name: str) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in ("exp", "atan2") else [pytest.mark.slow])
-        # Zeta functions are made when they are asked for.
-        for n in sorted(IN_FLOAT32 & {*dir(elementary)})
-    ],
+    # Zeta functions are made when they are asked for.
+    everyday(sorted(IN_FLOAT32 & {*dir(elementary)}), ("exp", "atan2")),
 )
 def test_special_values(name: str) -> None:
     for fmt in (FP32, BF16):

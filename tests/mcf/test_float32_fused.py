@@ -16,6 +16,7 @@ from mcf.elementary.operator import IN_FLOAT32
 from mcf.elementary.statements import UnrecordableError
 from mcf.elementary.tables import Components, lookup, table
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from tests.helpers.everyday import everyday
 from tests.mcf.test_elementary_fused import check
 
 NAMES = sorted(IN_FLOAT32 & fused.FUNCTIONS)
@@ -41,11 +42,7 @@ def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
 @pytest.mark.sampled(slow=7)
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
-    [
-        pytest.param(n, f, t, marks=[] if (n, f, t) == ("log", FP32, 2) else [pytest.mark.slow])
-        for n in NAMES
-        for f, t in _SHAPES
-    ],
+    everyday([(n, f, t) for n in NAMES for f, t in _SHAPES], [("log", FP32, 2)]),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 def test_compiled_loop_has_the_bits_of_the_program(name: str, fmt: Format, terms: int) -> None:

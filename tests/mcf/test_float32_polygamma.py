@@ -8,7 +8,6 @@ number for fewer components, exponents beyond those of numbers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,11 +19,7 @@ from mcf.kernels.formats import BF16, FP16, FP32, Format
 from tests.helpers.elementary import inputs
 from tests.helpers.special import part
 
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
+pytestmark = pytest.mark.usefixtures("float32_registers")
 
 
 def at(m: int, *x: float) -> float:

@@ -10,7 +10,6 @@ component short, powers that are not corrected.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -25,14 +24,11 @@ from mcf.elementary.function_bounds import UNDERFLOW
 from mcf.kernels.formats import BF16, FP16, FP32, Format
 from tests.helpers import assert_all_same_bits
 from tests.helpers.elementary import Components, Inputs, inputs
+from tests.helpers.everyday import everyday
 from tests.helpers.sums import values
 from tests.mcf.test_float32_functions import excess, needs_mpfr
 
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
+pytestmark = pytest.mark.usefixtures("float32_registers")
 
 
 def split(numbers: list[int | Fraction], terms: int) -> Components:
@@ -153,9 +149,7 @@ def test_functions_along_a_dimension(name: str, fmt: Format) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != ALONG[1])) for n in ALONG]
-)
+@pytest.mark.parametrize("name", everyday(ALONG, [ALONG[1]]))
 def test_a_difference_that_is_a_component_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert along(name, FP32, 2) <= 1
     module = importlib.import_module("mcf.elementary.softmax")

@@ -7,7 +7,6 @@ last component, a merge, a term and a combination without an error, gaps that ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
@@ -24,15 +23,12 @@ from tests.helpers.sums import Components, cancelling, values
 from tests.kernels.test_fold import MUTANTS, Mutant, worst
 from tests.mcf.test_reduction_bounds import computed, exactly, given, spread
 
+pytestmark = pytest.mark.usefixtures("float32_registers")
+
+
 CASES = [(fmt, n) for fmt in (BF16, FP16, FP32) for n in (1, 2, 3, 4)]
 MARGIN = 2
 ids = lambda c: getattr(c, "name", c)  # noqa: E731
-
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
 
 
 def excess(

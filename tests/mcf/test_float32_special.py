@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 import torch
 from flint import arb, ctx
 
-import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
 from mcf.elementary import (
@@ -33,17 +31,15 @@ from mcf.elementary.operator import IN_FLOAT32
 from mcf.elementary.tables import Components
 from mcf.kernels.formats import BF16, FP16, FP32, Format
 from tests.helpers.elementary import inputs
-from tests.helpers.special import part, sometimes
+from tests.helpers.everyday import everyday
+from tests.helpers.special import often, part
 from tests.kernels.test_register_choice import Made
+
+pytestmark = pytest.mark.usefixtures("float32_registers")
+
 
 NAMES = sorted(IN_FLOAT32 & {*special_bounds.FUNCTIONS})
 KINDS = ("j0", "j1", "y0", "y1")
-
-
-@pytest.fixture(autouse=True)
-def narrow(on_torch: None) -> Iterator[None]:
-    with mcf.registers("float32"):
-        yield
 
 
 def worst(name: str, fmt: Format, terms: int, count: int, seed: int) -> float:
@@ -61,7 +57,7 @@ def at(name: str, *x: float) -> float:
 
 
 @pytest.mark.sampled(every=31)
-@pytest.mark.parametrize("name", sometimes(NAMES))
+@pytest.mark.parametrize("name", everyday(NAMES, often))
 def test_bound(name: str) -> None:
     for fmt, terms in ((FP32, 4), (FP32, 2), (BF16, 2)):
         assert 0 < worst(name, fmt, terms, 6, terms) <= 1, (fmt.name, terms)
@@ -77,7 +73,7 @@ def test_bound_of_many(name: str, fmt: Format, terms: int) -> None:
 
 
 @pytest.mark.sampled(every=18)
-@pytest.mark.parametrize("name", sometimes(NAMES))
+@pytest.mark.parametrize("name", everyday(NAMES, often))
 def test_no_tensor_of_float64_is_made(name: str) -> None:
     x = inputs(name, FP32, 2, 20, 5)[0]
     # Tables are made on the host, once.
@@ -119,10 +115,11 @@ LIMITS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "name", "value", "x"),
-    [
-        pytest.param(*row, id="-".join(row[:2]), marks=[pytest.mark.slow] * (row[1] in KINDS))
-        for row in LIMITS
-    ],
+    everyday(
+        LIMITS,
+        lambda limit, name, value, x: name not in KINDS,
+        id=lambda limit, name, value, x: f"{limit}-{name}",
+    ),
 )
 def test_a_limit_of_fewer_components(
     limit: str, name: str, value: float, x: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
@@ -142,9 +139,7 @@ MODULES = {
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in ("i0", "y0") else []) for n in MODULES]
-)
+@pytest.mark.parametrize("name", everyday(MODULES, lambda n: n not in ("i0", "y0")))
 def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert at(name, 0.4375) <= 1
     module = importlib.import_module(f"mcf.elementary.{MODULES[name]}")
@@ -165,9 +160,7 @@ def zero_of(name: str) -> tuple[float, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n != "j0" else []) for n in KINDS]
-)
+@pytest.mark.parametrize("name", everyday(KINDS, ["j0"]))
 def test_a_zero_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside it the result has as many bits as there are below it in the range."""
     x = zero_of(name)

@@ -20,6 +20,7 @@ from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls, inputs
+from tests.helpers.everyday import everyday
 from tests.helpers.special import REFERENCE, climbed, part
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
@@ -28,9 +29,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 NAMES = ("zeta_3", "zeta_4", "zeta_6", "zeta_33", "polygamma_5", "polygamma_12", "polygamma_32")
 # The others are programs of other orders, whose tables take seconds each.
 OFTEN = ("polygamma_5",)
-some = pytest.mark.parametrize(
-    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
-)
+some = pytest.mark.parametrize("name", everyday(NAMES, OFTEN))
 
 
 def function(name: str) -> Any:
@@ -176,10 +175,7 @@ def _cut(components: Components) -> Components:
 
 @pytest.mark.parametrize(
     "broken",
-    [
-        "weight",
-        *(pytest.param(b, marks=pytest.mark.slow) for b in ("table", "number", "power", "series")),
-    ],
+    everyday(["weight", "table", "number", "power", "series"], ["weight"]),
 )
 def test_mutants(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "polygamma_5"

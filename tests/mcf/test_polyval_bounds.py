@@ -22,17 +22,12 @@ from mcf.kernels import operations
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.reductions.sum_bounds import ROWS
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 Rule = Callable[[list[Tensor], Tensor], Tensor]
 KEPT, CHILDREN, GENERATIONS = 40, 4, 12
 COUNT = 4
 INTEGERS = {16: torch.int16, 32: torch.int32, 64: torch.int64}
-
-
-@pytest.fixture(autouse=True)
-def reference():
-    """The torch executor, which has nothing to compile; tests/kernels compare the others' bits."""
-    with mcf.executor("torch"):
-        yield
 
 
 def numbers(bits: np.ndarray, fmt: Format) -> Tensor:

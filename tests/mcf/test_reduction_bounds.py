@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -27,17 +27,12 @@ from tests.helpers.adversarial import Draw
 from tests.helpers.expansions import draw, tensors
 from tests.helpers.sums import Components, cancelling, exact_dot, exact_sum, values
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 COUNT = 300
 # A mutant's error is at least so many times the bound: inputs are built for that.
 MARGIN = 2
 CASES = [(fmt, n) for fmt in FORMATS.values() for n in (1, 2, 3, 4)]
-
-
-@pytest.fixture(autouse=True)
-def reference() -> Iterator[None]:
-    """The torch executor, which has nothing to compile; tests/kernels compare the others' bits."""
-    with mcf.executor("torch"):
-        yield
 
 
 def tensor(x: Components) -> Tensor:

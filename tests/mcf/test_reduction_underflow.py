@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
@@ -20,16 +19,11 @@ from mcf.reductions.sum_bounds import ROWS
 from tests.helpers.sums import Components, values
 from tests.mcf.test_reduction_bounds import computed, exactly, parts, tensor
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 PRODUCTS = ("dot", "matmul", "var")
 # Where products of two are about the smallest subnormal number, or numbers themselves.
 EXPONENTS = {True: (-545, -537, -520, -510, -500, -465, -440), False: (-1060, -1020, -1000)}
-
-
-@pytest.fixture(autouse=True)
-def reference() -> Iterator[None]:
-    """The torch executor, which has nothing to compile; tests/kernels compare the others' bits."""
-    with mcf.executor("torch"):
-        yield
 
 
 def expansions(wholes: list[int], exponent: int, terms: int) -> Components:

@@ -23,6 +23,7 @@ from mcf.elementary.steps import kernel
 from mcf.kernels import registry
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, FP64, Format
+from tests.helpers.everyday import everyday
 from tests.mcf.tensor.inputs import hard
 
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 3.0, -2.5, 1e300, 2.0**-1000, 5e-324)
@@ -31,10 +32,7 @@ SHAPES = [(f, n) for f in FORMATS.values() for n in (1, 2, 3, 4)]
 EVERYDAY = [("fp64", 2), ("fp64", 4), ("fp32", 2)]
 cases = pytest.mark.parametrize(
     ("fmt", "terms"),
-    [
-        pytest.param(f, n, marks=[] if (f.name, n) in EVERYDAY else [pytest.mark.slow])
-        for f, n in SHAPES
-    ],
+    everyday(SHAPES, lambda f, n: (f.name, n) in EVERYDAY),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 

@@ -26,6 +26,7 @@ from mcf.reductions.modular.moduli import Plan
 from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.adversarial import Draw
 from tests.helpers.draws import power_of_two
+from tests.helpers.everyday import everyday
 from tests.helpers.expansions import draw, tensors
 from tests.helpers.sums import Components, cancelling, nearest, values
 
@@ -236,7 +237,7 @@ SLOW += [("triton", f, n) for f, n in ((BF16, 1), (FP32, 2), (FP64, 4))]
 
 @pytest.mark.parametrize(
     ("executor", "fmt", "terms"),
-    [("numba", BF16, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
+    everyday([("numba", BF16, 1), *SLOW], [("numba", BF16, 1)]),
     ids=lambda v: getattr(v, "name", v),
 )
 def test_executors_have_the_same_bits(executor: str, fmt: Format, terms: int) -> None:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mcf.elementary import fused
 from mcf.elementary.format import computing_in
 from mcf.kernels.formats import FP64
+from tests.helpers.everyday import everyday
 
 aten = torch.ops.aten
 # Of float arguments only what IEEE 754 rounds is the same everywhere.
@@ -47,9 +48,7 @@ EVERYDAY = ("erfinv", "hypot", "pow", "power_3")
 OTHERS = sorted(fused.FUNCTIONS - set(EVERYDAY))
 
 
-@pytest.mark.parametrize(
-    "name", [*EVERYDAY, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
-)
+@pytest.mark.parametrize("name", everyday([*EVERYDAY, *OTHERS], EVERYDAY))
 def test_steps_are_rounded_by_ieee(name: str, on_torch: None) -> None:
     program = fused.PROGRAMS[name]
     x = torch.tensor([-3.5, -0.75, 0.0, 0.25, 0.5, 0.9375, 1.0, 7.0, 33.0], dtype=torch.float64)

@@ -18,6 +18,7 @@ from mcf.linalg import working_matrices
 from mcf.reductions import products
 from mcf.reductions.small_products import small_products
 from tests.helpers import assert_all_same_bits
+from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
 
@@ -32,10 +33,7 @@ def _parts(terms: int, shape: tuple[int, ...], seed: int) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("left", "right", "terms"),
-    [
-        case if case == (2, 2, 2) else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product((1, 2, 3, 4), repeat=3)
-    ],
+    everyday(itertools.product((1, 2, 3, 4), repeat=3), [(2, 2, 2)]),
 )
 def test_products_are_those_of_the_operator(left: int, right: int, terms: int) -> None:
     for batch, rows, inner, columns in ((1, 3, 3, 3), (2, 1, 5, 1), (3, 4, 2, 20)):

@@ -21,7 +21,8 @@ from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
-from tests.helpers.special import REFERENCE, check, climbed, sometimes
+from tests.helpers.everyday import everyday
+from tests.helpers.special import REFERENCE, check, climbed, often
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -30,7 +31,7 @@ FORMATS = (BF16, FP16, FP32, FP64)
 
 
 @pytest.mark.sampled(every=20)
-@pytest.mark.parametrize("name", sometimes(FUNCTIONS))
+@pytest.mark.parametrize("name", everyday(FUNCTIONS, often))
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ((FP64, 2), (FP64, 4), (FP32, 2)):
         assert 0 < check(name, fmt, terms, 6, seed=terms) <= 1, (fmt.name, terms)
@@ -158,29 +159,6 @@ def test_special_values_of_bessel_functions() -> None:
             assert b is None or str(a) == str(float(b)), name
         assert ours[7].isfinite()
         assert ours[7].abs() == ours[8].abs()
-
-
-@pytest.mark.slow
-def test_names_of_torch() -> None:
-    x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
-    named = {
-        "lgamma": (torch.lgamma, torch.special.gammaln, lambda v: v.lgamma(), mcf.lgamma),
-        "digamma": (torch.digamma, torch.special.digamma, torch.special.psi, mcf.digamma,
-                    lambda v: torch.polygamma(0, v)),
-        "i0": (torch.i0, torch.special.i0, torch.special.modified_bessel_i0, lambda v: v.i0(),
-               mcf.i0),
-        "i0e": (torch.special.i0e, mcf.i0e),
-        "i1": (torch.special.i1, torch.special.modified_bessel_i1, mcf.i1),
-        "i1e": (torch.special.i1e, mcf.i1e),
-        "erfinv": (torch.erfinv, torch.special.erfinv, lambda v: v.erfinv(), mcf.erfinv),
-        "trigamma": (lambda v: torch.polygamma(1, v), lambda v: torch.special.polygamma(1, v),
-                     lambda v: v.polygamma(1), mcf.trigamma),
-    }  # fmt: skip
-    for name, functions in named.items():
-        expected = getattr(mcf.elementary, name)(x.components)
-        for f in functions:
-            assert all(map(torch.equal, f(x).components, expected))
-        assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.everyday import everyday
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # The tour solves systems with exact entries, a minute; the applications compile many kernels.
-NAMES = ["exactness", *(pytest.param(n, marks=pytest.mark.slow) for n in ("tour", "applications"))]
+NAMES = everyday(["exactness", "tour", "applications"], ["exactness"])
 
 
 def _code(name: str) -> list[dict[str, Any]]:

@@ -22,15 +22,11 @@ from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameter, 
 from tests.optim.test_amp import scaler, without_gradients
 from tests.optim.test_gradient_forms import give
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 # Of the sum, for each gradient that is added; and without a second component.
 BOUND = {BF16: 2.0**-17, FP16: 2.0**-22, FP32: 2.0**-46, FP64: 2.0**-104}
 PLAIN = {BF16: 2.0**-9, FP16: 2.0**-12, FP32: 2.0**-25, FP64: 2.0**-54}
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def backward(p: Tensor, g: Tensor) -> None:

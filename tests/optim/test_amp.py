@@ -32,11 +32,7 @@ from tests.optim.helpers import (
     stored,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def scaler(scale: float = 2.0**10, **options: Any) -> GradScaler:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,8 +21,9 @@ from mcf.optim import SGD, AdamW, NAdam, moment_optimizer
 from mcf.optim.rule import formulas
 from mcf.optim.rules import sgd
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, parameter, random, stored
-from tests.optim.variants import VARIANTS, Variant, crossed, named, recent_pairs
+from tests.optim.variants import VARIANTS, Variant, named, pairs, recent_pairs, row_or_column
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -74,8 +74,11 @@ def assert_capturable_is_the_same(make: Any, case: Case, count: int, **options: 
         assert found.metrics() == expected.metrics()
 
 
+ALL = everyday(pairs(VARIANTS, "cases", "full"), row_or_column) + recent_pairs(1)
+
+
 @pytest.mark.sampled(every=24)
-@pytest.mark.parametrize(("variant", "case"), crossed(VARIANTS) + recent_pairs(1), ids=str)
+@pytest.mark.parametrize(("variant", "case"), ALL, ids=str)
 def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):
         assert_capturable_is_the_same(variant.make, case, 7, **variant.options)
@@ -114,19 +117,16 @@ def test_decay_apart_from_the_rate() -> None:
         assert_capturable_is_the_same(AdamW, Case("plus", BF16, FP32), 4, **options)
 
 
-def _skipped() -> Iterator[Any]:
-    """Each executor with AdamW, torch with all; the rest is `slow`."""
-    for executor in EXECUTORS:
-        for make, precision in ((AdamW, "master"), (NAdam, "master"), (AdamW, EIGHT_BITS)):
-            name = getattr(executor, "values", (executor,))[0]
-            marks = list(getattr(executor, "marks", ()))
-            everyday = name == "torch" or (make, precision) == (AdamW, "master")
-            marks += [] if everyday else [pytest.mark.slow]
-            yield pytest.param(name, make, precision, marks=marks)
+MADE = ((AdamW, "master"), (NAdam, "master"), (AdamW, EIGHT_BITS))
+# Each executor with AdamW, torch with all.
+SKIPPED = everyday(
+    [(executor, make, precision) for executor in EXECUTORS for make, precision in MADE],
+    lambda executor, make, precision: executor == "torch" or (make, precision) == (AdamW, "master"),
+)
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize(("executor", "make", "precision"), list(_skipped()))
+@pytest.mark.parametrize(("executor", "make", "precision"), SKIPPED)
 def test_a_skipped_step_changes_no_bit(executor: str, make: Any, precision: str) -> None:
     with mcf.executor(executor):
         params = [parameter((6, 5), BF16, 1), parameter(40, BF16, 2)]

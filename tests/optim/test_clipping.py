@@ -35,11 +35,7 @@ from tests.optim.helpers import (
 from tests.optim.test_amp import scaler, without_gradients
 from tests.optim.test_norm import exact_square
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def given(make: Any, dtype: torch.dtype, scale: float = 1.0, **options: Any) -> Any:

@@ -26,13 +26,9 @@ from tests.optim.conversion_cases import trained
 from tests.optim.helpers import BF16, assert_same, parameter, parameters, steps, stored
 from tests.optim.test_amp import without_gradients
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 PRECISIONS = AdamW.precisions
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def fractions(optimizer: AdamW, p: Tensor) -> dict[str, list[Fraction]]:

@@ -28,12 +28,7 @@ from tests.optim.helpers import (
 )
 from tests.optim.test_amp import without_gradients
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 TORCH: list[tuple[Any, Any, dict[str, Any]]] = [
     (torch.optim.AdamW, AdamW, {}),

@@ -13,19 +13,13 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-import mcf
-import mcf.optim
 from mcf.optim import AdamW, Lion, convert, float32_checkpoint, load_converted
 from tests.helpers import assert_same_bits
 from tests.optim.conversion_cases import trained
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, steps, stored
 from tests.optim.test_amp import without_gradients
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_float32_checkpoint_and_back() -> None:

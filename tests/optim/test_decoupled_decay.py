@@ -1,6 +1,6 @@
-"""Decoupled weight decay of SGD and Adamax: exact in float64, apart from the rate, in checkpoints.
+"""Decoupled weight decay: apart from the rate, refused in the gradient, in checkpoints.
 
-Contract in float64: that of `test_exact_rules`. Mutant: the penalty in the gradient.
+That it is exact in float64 is in `test_exact_rules.py`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,8 @@ from torch.nn import Parameter
 from mcf.optim import SGD, Adam, Adamax, NAdam, RAdam
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP64, assert_same, parameter, steps, stored
-from tests.optim.test_exact_rules import TOLERANCE, compared
-from tests.optim.variants import Variant, named
 
-_SGD = named("sgd-decoupled")
-VARIANTS = [
-    named("adamax-decoupled"),
-    _SGD,
-    Variant("sgd-decoupled-plain", SGD, {**_SGD.options, "momentum": 0.0, "dampening": 0.0}),
-    Variant("sgd-decoupled-nesterov", SGD, {**_SGD.options, "dampening": 0.0, "nesterov": True}),
-]
 MAKES = (Adam, NAdam, RAdam, Adamax, SGD)
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.usefixtures("on_torch")
-def test_float64_is_exact(variant: Variant) -> None:
-    assert compared(variant)[0] < TOLERANCE
-    # Without momentum the two are the same.
-    if variant.options.get("momentum") != 0.0:
-        assert compared(variant, decoupled_weight_decay=False)[0] > 1e9 * TOLERANCE
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")

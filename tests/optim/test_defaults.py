@@ -6,7 +6,6 @@ does not name its device takes a step's numbers away without an error.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 import mcf
 from mcf.optim import SGD, AdamW, Lion, Muon, NAdam, Precision
 from tests.helpers.defaults import DEFAULTS, default
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import assert_same, random, steps, stored
 
 FP32 = torch.float32
@@ -62,10 +62,11 @@ def train(name: str, executor: str) -> Any:
 # Each on torch, which compiles nothing; what Numba is called with is the same but for metrics,
 # clipping, random numbers, and scalars that stay on the device.
 EVERYDAY = {("plus", "numba"), ("capturable", "numba"), *((name, "torch") for name in MADE)}
-EXECUTED = [
-    pytest.param(each, marks=[] if each in EVERYDAY else [pytest.mark.slow], id="-".join(each))
-    for each in itertools.product(MADE, ("numba", "torch"))
-]
+EXECUTED = everyday(
+    [((name, executor),) for name in MADE for executor in ("numba", "torch")],
+    lambda each: each in EVERYDAY,
+    id="-".join,
+)
 
 
 @pytest.mark.sampled(every=10)

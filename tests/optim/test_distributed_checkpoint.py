@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import itertools
 import json
 from typing import Any
@@ -28,11 +27,10 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from tests.helpers.everyday import everyday
+from tests.optim.state_dict_cases import through_file
 
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 class Model(nn.Module):
@@ -62,13 +60,6 @@ def made(make: Any, **options: Any) -> tuple[Model, Any]:
     return model, make(groups, **{"lr": 0.01, **options})
 
 
-def through_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def assert_resumes(make: Any, options: dict[str, Any], *, twice: bool = False, **kept: Any) -> None:
     how = StateDictOptions(**kept)
     model, optimizer = made(make, **options)
@@ -90,19 +81,16 @@ def assert_resumes(make: Any, options: dict[str, Any], *, twice: bool = False, *
 FLAGS = ("full_state_dict", "cpu_offload", "flatten_optimizer_state_dict", "ignore_frozen_params")
 
 
-def _options() -> list[Any]:
-    """All that torch has; `strict`, which is about missing names, with few of the others."""
-    found = []
-    for flags in itertools.product([False, True], repeat=4):
-        for strict in (True, False):
-            everyday = strict or sum(flags) in (0, 1)
-            marks = [] if everyday else [pytest.mark.slow]
-            found.append(pytest.param(flags, strict, marks=marks, id=f"{flags}-{strict}"))
-    return found
+# All that torch has; `strict`, which is about missing names, with few of the others.
+OPTIONS = everyday(
+    itertools.product(itertools.product([False, True], repeat=4), (True, False)),
+    lambda flags, strict: strict or sum(flags) in (0, 1),
+    id=lambda flags, strict: f"{flags}-{strict}",
+)
 
 
 @pytest.mark.sampled(every=16)
-@pytest.mark.parametrize(("flags", "strict"), _options())
+@pytest.mark.parametrize(("flags", "strict"), OPTIONS)
 def test_all_options(flags: tuple[bool, ...], strict: bool) -> None:
     kept = dict(zip(FLAGS, flags, strict=True))
     if kept["full_state_dict"] and kept["flatten_optimizer_state_dict"]:

@@ -17,9 +17,15 @@ import mcf
 from tests.optim.exact_adamw import floats
 from tests.optim.exact_rules import Exact
 from tests.optim.helpers import FP64, random
-from tests.optim.variants import NEW, Variant, named
+from tests.optim.variants import VARIANTS, Variant, named
 
 N, STEPS = 40, 60
+_SGD = named("sgd-decoupled")
+_PLAIN = {**_SGD.options, "dampening": 0.0}
+DECOUPLED = [
+    Variant("sgd-decoupled-plain", _SGD.make, {**_PLAIN, "momentum": 0.0}),
+    Variant("sgd-decoupled-nesterov", _SGD.make, {**_PLAIN, "nesterov": True}),
+]
 TOLERANCE = 1e-13
 
 
@@ -55,7 +61,7 @@ def distance(variant: Variant, rule: str) -> float:
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=4)
-@pytest.mark.parametrize("variant", [named("adamw"), *NEW], ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, *DECOUPLED], ids=str)
 def test_float64_is_exact(variant: Variant) -> None:
     found = distance(variant, variant.rule)
     print(f"{variant}: {found:.2g}")
@@ -66,6 +72,10 @@ def test_float64_is_exact(variant: Variant) -> None:
 def test_another_rule_is_rejected() -> None:
     assert distance(named("adam"), "adamw") > 1e9 * TOLERANCE
     assert distance(named("radam"), "adam") > 1e9 * TOLERANCE
+    with mcf.executor("torch"):
+        # The penalty in the gradient, which is the same without a momentum.
+        for variant in (named("adamax-decoupled"), named("sgd-decoupled"), DECOUPLED[1]):
+            assert compared(variant, decoupled_weight_decay=False)[0] > 1e9 * TOLERANCE
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")

@@ -23,8 +23,9 @@ import mcf
 from mcf.kernels.layouts import SLAB
 from mcf.kernels.numba.cpu import ITEM, SERIAL
 from mcf.kernels.torch.reference import BLOCK as TORCH_BLOCK
-from mcf.optim import SGD, AdamW
+from mcf.optim import AdamW
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import (
     BF16,
     FP16,
@@ -38,28 +39,13 @@ from tests.optim.helpers import (
     random,
     stored,
 )
-from tests.optim.variants import NEW, Variant, crossed, thinned
+from tests.optim.variants import VARIANTS, Variant, named, pairs, row_or_column
 
-ADAMW = thinned(cases() + FULL)
+ADAMW = everyday(cases() + FULL, lambda case: row_or_column(named("adamw"), case))
 # fp16 arithmetic needs an eps that it can hold.
 OPTIONS: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
-SGD_OPTIONS: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
 
-MOMENTA: list[dict[str, Any]] = [
-    {},
-    {"momentum": 0.9, "dampening": 0.1},
-    {"momentum": 0.9, "nesterov": True, "maximize": True},
-]
-SGD_CASES = [
-    Case("plain", BF16, FP32),
-    pytest.param(Case("kahan", BF16, BF16), marks=pytest.mark.slow),
-    Case("light", BF16, FP32),
-    pytest.param(Case("light", BF16, BF16), marks=pytest.mark.slow),
-    Case("master", BF16, FP32),
-    Case("light", FP16, FP16),
-    pytest.param(Case("light", FP32, FP32), marks=pytest.mark.slow),
-    Case("light", FP64, FP32),
-]
+
 LARGE_CASES = [
     Case("plus", BF16, BF16),
     Case("master", BF16, FP32),
@@ -68,17 +54,16 @@ LARGE_CASES = [
 
 # Each kernel is compiled: by default one arithmetic of each rule, under marker `slow` all.
 # Of adam-decoupled they are AdamW's, bit for bit (test_state_dict.py).
-OTHER_RULES = crossed([v for v in NEW if v.name != "adam-decoupled"])
+OTHER_RULES = everyday(
+    pairs([v for v in VARIANTS if v.name not in ("adamw", "adam-decoupled")], "cases", "full"),
+    row_or_column,
+)
+
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
     reason="the GPU executor needs triton, which is for Linux only",
 )
-
-
-def momenta(case: Case) -> list[dict[str, Any]]:
-    """The rule's variants: all of them for one arithmetic, one for the others."""
-    return MOMENTA if case == Case("light", BF16, FP32) else MOMENTA[-1:]
 
 
 Layout = tuple[Tensor, Callable[[int], Tensor]]
@@ -168,16 +153,6 @@ def test_numba_is_torch_adamw(case: Case, count: int) -> None:
     compare("numba", AdamW, steps, awkward(case.dtype), **OPTIONS, **case.options())
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.sampled(every=4)
-@pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", SGD_CASES, ids=str)
-def test_numba_is_torch_sgd(case: Case, count: int) -> None:
-    for momentum in momenta(case):
-        options = {**SGD_OPTIONS, **momentum, **case.options()}
-        compare("numba", SGD, count, awkward(case.dtype), **options)
-
-
 @pytest.mark.filterwarnings("ignore:.* of the sampled updates")
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=12, slow=3)
@@ -198,19 +173,10 @@ def test_numba_is_torch_large(case: Case) -> None:
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=18)
 @needs_triton
+@pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
-def test_triton_is_torch_adamw(case: Case) -> None:
-    compare("triton", AdamW, 2, a_block_and_more(case.dtype), **OPTIONS, **case.options())
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.sampled(every=2)
-@needs_triton
-@pytest.mark.parametrize("case", SGD_CASES, ids=str)
-def test_triton_is_torch_sgd(case: Case) -> None:
-    for momentum in momenta(case):
-        options = {**SGD_OPTIONS, **momentum, **case.options()}
-        compare("triton", SGD, 2, a_block_and_more(case.dtype), **options)
+def test_triton_is_torch_adamw(case: Case, count: int) -> None:
+    compare("triton", AdamW, count, a_block_and_more(case.dtype), **OPTIONS, **case.options())
 
 
 @pytest.mark.sampled(every=6)
@@ -221,34 +187,6 @@ def test_triton_is_torch_other_rules(variant: Variant, case: Case) -> None:
     count = 7 if variant.rule == "radam" else 2
     options = {**variant.options, **case.options()}
     compare("triton", variant.make, count, a_block_and_more(case.dtype)[:3], **options)
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(every=2)
-@needs_triton
-@pytest.mark.parametrize("case", [Case("plus", BF16, BF16), Case("plus", FP16, FP32)], ids=str)
-def test_triton_is_torch_100_steps(case: Case) -> None:
-    sliced = awkward(case.dtype)[4:5]
-    compare("triton", AdamW, 100, sliced, **OPTIONS, **case.options())
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@needs_triton
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ADAMW, ids=str)
-def test_triton_is_torch_adamw_100_steps(case: Case) -> None:
-    compare("triton", AdamW, 100, a_block_and_more(case.dtype), **OPTIONS, **case.options())
-
-
-@pytest.mark.filterwarnings("ignore:.* of the sampled updates")
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@needs_triton
-@pytest.mark.slow
-@pytest.mark.parametrize("momentum", MOMENTA, ids=["bare", "momentum", "nesterov"])
-@pytest.mark.parametrize("case", SGD_CASES, ids=str)
-def test_triton_is_torch_sgd_100_steps(case: Case, momentum: dict[str, Any]) -> None:
-    options = {**SGD_OPTIONS, **momentum, **case.options()}
-    compare("triton", SGD, 100, a_block_and_more(case.dtype), **options)
 
 
 def test_layouts_are_what_they_claim() -> None:

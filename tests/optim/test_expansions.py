@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ from mcf.optim import (
 from mcf.optim.step import gradient_scaling
 from mcf.optim.step.bucket import new_state
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random
 
@@ -85,18 +86,16 @@ def assert_equal(one: Any, other: Any) -> None:
             assert_same_bits(one.state[p][name], t, name)
 
 
-def _compiled() -> Iterator[Any]:
-    """On torch each of them; elsewhere the one with random bits, and one in bf16's arithmetic."""
-    for executor in EXECUTORS:
-        name = getattr(executor, "values", (executor,))[0]
-        for k, options in enumerate(PRECISIONS):
-            everyday = name == "torch" or k in (3, 5)
-            marks = [*getattr(executor, "marks", ()), *([] if everyday else [pytest.mark.slow])]
-            yield pytest.param(name, options, marks=marks, id=f"{name}-{options}")
+# On torch each of them; elsewhere the one with random bits, and one in bf16's arithmetic.
+COMPILED = everyday(
+    itertools.product(EXECUTORS, PRECISIONS),
+    lambda executor, options: executor == "torch" or options in (PRECISIONS[3], PRECISIONS[5]),
+    id=lambda executor, options: f"{executor}-{options}",
+)
 
 
 @pytest.mark.sampled(every=12)
-@pytest.mark.parametrize(("executor", "options"), list(_compiled()))
+@pytest.mark.parametrize(("executor", "options"), COMPILED)
 def test_steps_are_those_of_a_parameter_and_its_low_word(
     executor: str, options: dict[str, Any]
 ) -> None:

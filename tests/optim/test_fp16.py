@@ -10,18 +10,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-import mcf
 from mcf.optim import SGD, AdamW
 from tests.optim.helpers import BF16_ONLY, FP16, FP32, Case, cases, parameter, random, steps, stored
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 STRICT = [c for c in cases(dtypes=(FP16,)) if c.strict]
 DEFAULT = [c for c in cases(dtypes=(FP16,)) if not c.strict]
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 @pytest.mark.sampled(every=2)

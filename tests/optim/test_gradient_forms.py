@@ -37,6 +37,8 @@ from tests.optim.helpers import (
 from tests.optim.test_amp import scaler, without_gradients
 from tests.optim.test_step_validation import Given
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 OPTIMIZERS = [
     c
     for c in vars(mcf.optim).values()
@@ -44,12 +46,6 @@ OPTIMIZERS = [
 ]
 # A matrix, which every optimizer takes.
 N = (20, 10)
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def give(p: torch.Tensor, g: torch.Tensor) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import SGD, Adam, AdamW, Lion, param_groups
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
@@ -25,11 +24,7 @@ from tests.optim.helpers import (
     stored,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 class Block(nn.Module):

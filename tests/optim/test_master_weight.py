@@ -7,19 +7,14 @@ from fractions import Fraction
 import pytest
 import torch
 
-import mcf
 from mcf.optim import SGD, AdamW, WeightsRewrittenWarning
 from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import BF16, FP32, FP64, Case, cases, parameter, random, steps, value
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 # The parameter alone.
 SINGLE = ("plain", "fp32_states", "stochastic", "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic")
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 @pytest.mark.sampled(every=3)
@@ -36,7 +31,7 @@ def test_sum_of_the_components(case: Case) -> None:
         assert len(components) == 1
         assert_same_bits(components[0], p.detach())
     elif "param_bits" in state:
-        # Joined to one float32; tests/optim/test_split.py has its value.
+        # Joined to one float32; test_register_rounding.py has its value.
         assert [c.dtype for c in components] == [FP32]
     else:
         assert_same_bits(components[0], p.detach())

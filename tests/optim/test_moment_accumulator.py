@@ -24,14 +24,11 @@ from mcf.optim import (
     MomentAccumulator,
 )
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, random, stored
 from tests.optim.test_amp import scaler
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def model() -> nn.Module:
@@ -120,11 +117,14 @@ def test_the_formula() -> None:
 
 
 SLOW = pytest.mark.slow
-CASES = [
-    ("numba", "8bit"),
-    *(pytest.param("numba", p, marks=SLOW) for p in ("plus", "bf16_sr", "4bit", "split8")),
-    *(pytest.param("triton", p, marks=SLOW) for p in ("plus", "bf16_sr", "8bit", "4bit", "split8")),
-]
+CASES = everyday(
+    [
+        ("numba", "8bit"),
+        *[("numba", p) for p in ("plus", "bf16_sr", "4bit", "split8")],
+        *[("triton", p) for p in ("plus", "bf16_sr", "8bit", "4bit", "split8")],
+    ],
+    [("numba", "8bit")],
+)
 
 
 @pytest.mark.slow

@@ -46,6 +46,8 @@ from tests.optim.register_model import Registers
 from tests.optim.strict_model import Strict
 from tests.optim.torch_cases import optim_db
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 INFO = next(info for info in optim_db if info.name == "Muon")
 INPUTS = [(case.desc, case.kwargs) for case in INFO.optim_inputs_func(device="cpu", dtype=FP64)]
 INPUTS += [
@@ -67,12 +69,6 @@ needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
     reason="the GPU executor needs triton, which is for Linux only",
 )
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 class Halves(Muon):

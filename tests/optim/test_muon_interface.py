@@ -15,12 +15,7 @@ from mcf.optim import AdamW, Muon
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, parameter, steps, value
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lr": -1.0}, ValueError, "learning rate: -1.0"),

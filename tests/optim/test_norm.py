@@ -20,12 +20,7 @@ from mcf.optim.step.norm import HIGH, LOW, finite, total_norm
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 DTYPES = [BF16, FP16, FP32, FP64]
 

@@ -7,7 +7,6 @@ before, so that what is used too early, or written while it travels, has other b
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,12 +30,7 @@ from tests.optim.offloading import (
 )
 from tests.optim.test_amp import scaler
 
-
-@pytest.fixture(autouse=True)
-def reference_executor() -> Iterator[None]:
-    with mcf.executor("torch"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 CASES: list[tuple[Any, dict[str, Any]]] = [
     (AdamW, {}),

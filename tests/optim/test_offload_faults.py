@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,17 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import AdamW, CPUOffloadOptimizer
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, parameter
 from tests.optim.offloading import ALL, SMALL, Late, Offload, backward, model
 
-
-@pytest.fixture(autouse=True)
-def reference_executor() -> Iterator[None]:
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -27,11 +27,7 @@ from mcf.optim import (
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, steps, stored
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def plugin(params: Any, lr: float = 1e-3, **options: Any) -> Any:

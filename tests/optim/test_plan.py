@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-import mcf
 from mcf.optim import (
     SGD,
     Adam,
@@ -26,7 +25,7 @@ from mcf.optim import (
     set_index_offset,
 )
 from mcf.optim.rules import muon
-from mcf.optim.step import gradient_scaling, run
+from mcf.optim.step import run
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, random, stored
@@ -212,27 +211,6 @@ def test_hooks_and_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(stored(kept), stored(reference))
 
 
-@pytest.mark.parametrize("executor", ["numba", "triton"])
-def test_a_scale_on_the_device(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As on a GPU, where the factor of clipping stays there.
-    if executor == "triton":
-        pytest.importorskip("triton", reason="the GPU executor: triton is for Linux only")
-    kept, reference = make(), in_full(make())
-    with mcf.executor(executor):
-        for optimizer, scale in ((kept, torch.tensor(0.3, dtype=torch.float64)), (reference, 0.3)):
-            for t in range(2):
-                give_gradients(optimizer, t)
-                optimizer.step()
-            give_gradients(optimizer, 2)
-            repeat = optimizer._steps._repeat
-            optimizer.grad_scale = torch.ones(1)
-            with monkeypatch.context() as patch:
-                patch.setattr(gradient_scaling, "factor", lambda *given, scale=scale: (scale, True))
-                optimizer.step()
-            assert optimizer._steps._repeat is repeat
-    assert_same(stored(kept), stored(reference))
-
-
 def irregular(optimizer: Any, t: int) -> Any:
     """A gradient that no plan takes; the others are as always."""
     give_gradients(optimizer, t)
@@ -282,13 +260,3 @@ def test_a_plan_holds_no_gradient_and_no_state(skipped: str) -> None:
     optimizer.state.clear()
     gc.collect()
     assert [r() for r in held] == [None, None]
-
-
-def test_written_tensors_are_marked_for_autograd() -> None:
-    optimizer = make()
-    for t in range(3):
-        give_gradients(optimizer, t)
-        versions = [p._version for g in optimizer.param_groups for p in g["params"]]
-        optimizer.step()
-        now = [p._version for g in optimizer.param_groups for p in g["params"]]
-        assert all(b > a for a, b in zip(versions, now, strict=True))

@@ -18,8 +18,11 @@ from torch.nn import Parameter
 import mcf
 from mcf.optim import SGD, Precision, collage
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameters, random, stored
 from tests.optim.test_amp import scaler, without_gradients
+
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 CLASSES: list[tuple[Any, dict[str, Any]]] = [
     (torch.optim.NAdam, {}),
@@ -38,12 +41,6 @@ N = 300
 on_each_class = pytest.mark.parametrize(
     ("make", "options"), CLASSES, ids=[c.__name__ for c, _ in CLASSES]
 )
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def run(
@@ -90,19 +87,11 @@ def test_full_precision_is_torch(make: Any, options: dict[str, Any], dtype: torc
 
 # A precision stores what any optimizer computes: by default all of them with one, three with all.
 _STORED = [p for p in mcf.optim.PRECISIONS if "eco" not in p and "bit" not in p]
-_PAIRS = [
-    pytest.param(
-        p,
-        make,
-        options,
-        id=f"{p}-{make.__name__}",
-        marks=[]
-        if make is torch.optim.NAdam or p in ("plain", "plus", "split16")
-        else [pytest.mark.slow],
-    )
-    for p in _STORED
-    for make, options in CLASSES
-]
+_PAIRS = everyday(
+    [(p, make, options) for p in _STORED for make, options in CLASSES],
+    lambda p, make, options: make is torch.optim.NAdam or p in ("plain", "plus", "split16"),
+    id=lambda p, make, options: f"{p}-{make.__name__}",
+)
 
 
 @pytest.mark.sampled(every=6)

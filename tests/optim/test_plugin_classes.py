@@ -13,16 +13,11 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import collage
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, parameters, random
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 class Counting(torch.optim.Optimizer):

@@ -13,12 +13,7 @@ from mcf.optim import collage
 from tests.optim.helpers import BF16, FP16, assert_same, parameter, steps, stored
 from tests.optim.test_plugin import params, run
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 BAD: list[tuple[Any, dict[str, Any], str]] = [
     # What these classes do not check when they are made.

@@ -17,6 +17,7 @@ import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW, CollageAdamW, Lion, NAdam, Precision
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, steps, stored
 
 PARAM = ("single", "kahan", "pair", "split16", "split8", "float32")
@@ -92,7 +93,7 @@ _SLOW = [FEW[k] for k in (1, 2, 4)]
 @pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     "precision",
-    [pytest.param(p, marks=[pytest.mark.slow] if p in _SLOW else []) for p in FEW],
+    everyday(FEW, lambda p: p not in _SLOW),
     ids=str,
 )
 def test_executors_agree(precision: Precision) -> None:

@@ -19,6 +19,7 @@ import mcf
 from mcf.kernels import host
 from mcf.optim import Adan, AdEMAMix, ScheduleFreeAdamW, StableAdamW
 from mcf.optim.rules import ademamix
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.optim.exact_adamw import floats
 from tests.optim.exact_recent import Recent
@@ -205,24 +206,24 @@ def bits(variant: Variant, executor: str, options: dict[str, Any], dtype: Any) -
     return {name: t.cpu() for name, t in found.items() if isinstance(t, Tensor)}
 
 
-def _crossed() -> list[Any]:
-    """By default one arithmetic of one rule on one executor beside torch's: a loop each takes
-    seconds to compile.
-    """
-    found = []
-    for variant in RECENT_RULES:
-        for case in cases(variant.make.precisions):
-            for executor in EXECUTORS[1:]:
-                usual = (case.precision, case.dtype, case.strict) == ("plus", BF16, False)
-                usual = usual and variant.make is ScheduleFreeAdamW
-                marks = [] if usual and executor == "numba" else [pytest.mark.slow]
-                name = executor if isinstance(executor, str) else executor.values[0]
-                marks += [] if isinstance(executor, str) else list(executor.marks)
-                found.append(pytest.param(variant, case, name, marks=marks))
-    return found
+# By default one arithmetic of one rule on one executor beside torch's: a loop each takes seconds to
+# compile.
+CROSSED = everyday(
+    [
+        (variant, case, executor)
+        for variant in RECENT_RULES
+        for case in cases(variant.make.precisions)
+        for executor in EXECUTORS[1:]
+    ],
+    lambda variant, case, executor: (
+        (case.precision, case.dtype, case.strict) == ("plus", BF16, False)
+        and variant.make is ScheduleFreeAdamW
+        and executor == "numba"
+    ),
+)
 
 
-@pytest.mark.parametrize(("variant", "case", "executor"), _crossed(), ids=str)
+@pytest.mark.parametrize(("variant", "case", "executor"), CROSSED, ids=str)
 def test_executors_agree(variant: Variant, case: Any, executor: str) -> None:
     options = case.options()
     if case.strict:
@@ -234,9 +235,7 @@ def test_executors_agree(variant: Variant, case: Any, executor: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "executor", ["torch", *(pytest.param(e, marks=pytest.mark.slow) for e in ("numba", "triton"))]
-)
+@pytest.mark.parametrize("executor", everyday(["torch", "numba", "triton"], ["torch"]))
 @each
 def test_counted_on_a_device(variant: Variant, executor: str) -> None:
     right = bits(variant, "torch", {"precision": "plus"}, BF16)

@@ -19,22 +19,31 @@ from mcf.optim import AdamW
 from tests.helpers import assert_same_bits, count_different
 from tests.optim.helpers import AT_RANDOM, BF16, Case, random
 from tests.optim.register_model import Registers, State
-from tests.optim.variants import VARIANTS, Variant, pairs
+from tests.optim.register_recent import RecentRegisters
+from tests.optim.variants import RECENT, VARIANTS, Variant, pairs
 
 STEPS = 8
 N = 500
 
 # What rounds at random is in tests/optim/test_stochastic.py.
-PAIRS = [
-    (v, case)
-    for v, case in pairs(VARIANTS, "cases") + pairs(VARIANTS, "full")
-    if not case.strict and case.precision not in AT_RANDOM
+PAIRS, RECENT_PAIRS = (
+    [
+        (v, case)
+        for v, case in pairs(variants, "cases", "full")
+        if not case.strict and case.precision not in AT_RANDOM
+    ]
+    for variants in (VARIANTS, RECENT)
+)
+# Scalars of these are not computed as the model computes them, which float64 registers would see.
+_SCALARS = ("ademamix", "ademamix-from-0", "stable-adamw")
+RECENT_PAIRS = [
+    (v, c) for v, c in RECENT_PAIRS if c.dtype != torch.float64 or v.name not in _SCALARS
 ]
 
 
-def model_of(case: Case, **options: Any) -> Registers:
+def model_of(case: Case, model: type[Registers] = Registers, **options: Any) -> Registers:
     full = case.dtype in (torch.float32, torch.float64)
-    return Registers("plain" if full else case.precision, case.dtype, **options)
+    return model("plain" if full else case.precision, case.dtype, **options)
 
 
 def differing(variant: Variant, case: Case, model: Registers) -> int:
@@ -79,6 +88,19 @@ def test_fused_model_is_rejected(variant: Variant) -> None:
         assert differing(variant, case, model_of(case, fused=True)) == 0
     else:
         assert differing(variant, case, model_of(case, fused=True)) > N
+
+
+@pytest.mark.sampled(every=36)
+@pytest.mark.parametrize(("variant", "case"), RECENT_PAIRS, ids=str)
+def test_recent_optimizer_is_the_model(variant: Variant, case: Case) -> None:
+    assert differing(variant, case, model_of(case, RecentRegisters)) == 0
+
+
+@pytest.mark.sampled(every=4)
+@pytest.mark.parametrize("variant", RECENT, ids=str)
+def test_fused_model_of_recent_optimizer_is_rejected(variant: Variant) -> None:
+    case = Case("master", BF16, torch.float32)
+    assert differing(variant, case, model_of(case, RecentRegisters, fused=True)) > N
 
 
 def test_registers_are_not_rounded_before_they_are_used() -> None:

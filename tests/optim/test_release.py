@@ -17,11 +17,7 @@ from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, 
 from tests.optim.test_amp import scaler
 from tests.optim.test_schedulers import SCHEDULES
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def model() -> nn.Module:

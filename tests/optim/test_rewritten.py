@@ -23,13 +23,9 @@ from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, random, steps, stored, value
 from tests.optim.plan_cases import in_full
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 HIDDEN = ["master", "kahan", "light", "plus", "split16", "split8"]
-
-
-@pytest.fixture(autouse=True)
-def executor() -> Any:
-    with mcf.executor("torch"):
-        yield
 
 
 def model() -> nn.Module:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-import mcf
 from mcf.optim import SGD
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
@@ -28,11 +27,7 @@ from tests.optim.helpers import (
 from tests.optim.state_dict_cases import SHAPES, Transfer, adamw, through_file, twin
 from tests.optim.variants import NEW, Variant, pairs, recent_pairs
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def mapped_file(state: dict[str, Any], path: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,27 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-import mcf
-import mcf.optim
 from mcf.optim import SGD, AdamW
 from mcf.optim.conversion import libraries
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, assert_same, parameter, parameters, random, steps, stored
+from tests.optim.state_dict_cases import through_file
 from tests.optim.test_schedulers import SCHEDULES
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 Make = Callable[[], Any]
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
-
-
-def through_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def plain(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -101,13 +89,10 @@ def optimizers() -> dict[str, Make]:
 def _crossed() -> list[Any]:
     """Every schedule of AdamW, and every kind of optimizer with the first and the last of them."""
     ends = (next(iter(SCHEDULES)), list(SCHEDULES)[-1])
-    return [
-        pytest.param(
-            name, kind, marks=[] if kind == "AdamW" or name in ends else [pytest.mark.slow]
-        )
-        for kind in optimizers()
-        for name in SCHEDULES
-    ]
+    return everyday(
+        [(name, kind) for kind in optimizers() for name in SCHEDULES],
+        lambda name, kind: kind == "AdamW" or name in ends,
+    )
 
 
 @pytest.mark.sampled(every=4)

@@ -17,17 +17,13 @@ import mcf.optim
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP64, assert_same, parameter, random, steps, stored
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 LR = 1e-2
 STEPS = 12
 
 Optimizer = torch.optim.Optimizer
 Schedule = Callable[[Optimizer], Any]
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def sequential(o: Optimizer) -> Any:
@@ -109,7 +105,7 @@ def test_scheduler(name: str, rule: str, tensor: bool) -> None:
         rates.append(scheduled(optimizer, SCHEDULES[name]))
         results.append(p.detach())
     assert rates[0] == rates[1]
-    # float64 rounding of some steps with weights of size 1, see test_full_precision.
+    # float64 rounding of some steps with weights of size 1.
     torch.testing.assert_close(*results, rtol=0, atol=1e-13)
     if name != "ReduceLROnPlateau":
         assert len(set(rates[0])) > 1

@@ -15,6 +15,8 @@ from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, assert_same, parameter, random, steps, stored
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 SHAPE = (3, 41)
 MAKERS: dict[str, Any] = {
     "sgd": lambda p: SGD(p, 1e-2, 0.9, precision="8bit"),
@@ -23,12 +25,6 @@ MAKERS: dict[str, Any] = {
     "muon": lambda p: Muon(p, 1e-2, precision="8bit"),
 }
 each = pytest.mark.parametrize("name", MAKERS)
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 @each

@@ -10,18 +10,13 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import Adamax, AdamW, GradientRelease, Lion, Precision, collage, convert
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, assert_same, parameter, random, steps, stored
 from tests.optim.test_small_states import SHAPE, moments
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_released_gradients() -> None:
@@ -58,21 +53,22 @@ def test_vectors_keep_bf16() -> None:
             assert_same_bits(small[name], expected, name)
 
 
-def test_conversion() -> None:
+@pytest.mark.parametrize("precision", ["8bit", "4bit"])
+def test_conversion(precision: str) -> None:
     """A code's number is exact in every wider storage, and becomes that code again."""
     p = parameter(SHAPE, BF16)
-    optimizer = AdamW([p], 1e-2, precision="8bit", seed=3)
+    optimizer = AdamW([p], 1e-2, precision=precision, seed=3)
     steps(optimizer, 4)
     before = {k: t.clone() for k, t in stored(optimizer).items()}
     m, v = moments(optimizer)
-    for target in ("master", "plain", "bf16_sr", "split8_8bit", "plus", "fp32_states"):
+    for target in ("master", "plain", "bf16_sr", "split8_8bit", "plus", "fp32_states", "8bit"):
         there, report = convert(optimizer, target, params=[Parameter(p.detach().clone())])
         assert report.exact, (target, str(report))
         (q,) = there.param_groups[0]["params"]
-        if target != "split8_8bit":
+        if not target.endswith("8bit"):
             assert_same_bits(there.state[q]["exp_avg"].float(), m)
             assert_same_bits(there.state[q]["exp_avg_sq"].float(), v)
-        back, report = convert(there, "8bit", params=[Parameter(q.detach().clone())])
+        back, report = convert(there, precision, params=[Parameter(q.detach().clone())])
         assert report.exact, (target, str(report))
         (r,) = back.param_groups[0]["params"]
         for name, t in back.state[r].items():

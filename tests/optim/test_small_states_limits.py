@@ -6,20 +6,15 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import AdamW
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, assert_same, parameter, random, stored
 from tests.optim.test_small_states import SHAPE, moments
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 each = pytest.mark.parametrize("precision", ["8bit", "4bit"])
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 @each

@@ -19,7 +19,10 @@ import mcf
 from mcf.optim import Adan, AdEMAMix, Precision, ScheduleFreeAdamW, StableAdamW, convert
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP64, assert_same, parameter, random, steps, stored
+
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 SHAPE = (3, 40)
 RULES: dict[str, Any] = {
@@ -35,12 +38,6 @@ PAIRS = [
     for precision in ("8bit", "4bit", "split8_8bit")
     if (name, precision) != ("schedule-free", "4bit")
 ]
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 # -- what is bounded by the root of v ------------------------------------------------------------
@@ -217,11 +214,10 @@ def _executors() -> list[Any]:
         ("adan", "4bit"): "triton",
         ("ademamix", "8bit"): "triton",
     }
-    return [
-        pytest.param(r, p, e, marks=[] if usual.get((r, p)) == e else [pytest.mark.slow])
-        for r, p in PAIRS
-        for e in ("numba", "triton")
-    ]
+    return everyday(
+        [(r, p, e) for r, p in PAIRS for e in ("numba", "triton")],
+        lambda r, p, e: usual.get((r, p)) == e,
+    )
 
 
 @pytest.mark.parametrize(("rule", "precision", "executor"), _executors())

@@ -9,20 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FULL, Case, cases, parameter, random, stored
 from tests.optim.variants import NEW, VARIANTS, Variant, pairs, recent_pairs
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 BAD = {0: torch.nan, 5: torch.inf, 9: -torch.inf}
 N = 20
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def run(make: Any, case: Case, gradients: list[Tensor], **options: Any) -> tuple[Any, Tensor]:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import SGD, Adam, Adamax, AdamW, CollageAdamW, Lion, Muon, NAdam, RAdam
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
@@ -32,11 +31,7 @@ from tests.optim.helpers import (
 )
 from tests.optim.state_dict_cases import SHAPES, adamw, through_file, twin
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])

@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-import mcf
 from mcf.optim import SGD, AdamW, NAdam
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, steps, stored
 from tests.optim.variants import NEW, Variant, recent
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def target(**options: Any) -> AdamW:

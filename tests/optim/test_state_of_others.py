@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +16,10 @@ from mcf.optim.parameters import entries
 from mcf.optim.step import kernel as update
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, steps, stored
+from tests.optim.state_dict_cases import through_file
 from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def adamw(**options: Any) -> AdamW:
@@ -39,13 +35,6 @@ def lookahead(optimizer: Any) -> None:
         slow = state["slow_buffer"]
         slow += (p.detach() - slow) * 0.5
         p.data.copy_(slow)
-
-
-def through_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 @pytest.mark.parametrize("transfer", [lambda state: state, through_file])

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-import mcf
-import mcf.optim
 from mcf.optim import AdamW
 from tests.optim.helpers import (
     BF16,
@@ -18,11 +16,7 @@ from tests.optim.helpers import (
     steps,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")

@@ -29,11 +29,7 @@ from tests.optim.helpers import (
     stored,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def assert_nothing_changes(

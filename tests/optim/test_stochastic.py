@@ -23,11 +23,11 @@ from torch.nn import Parameter
 import mcf
 from mcf.optim import SGD, AdamW, CollageAdamW, set_index_offset
 from tests.helpers import assert_same_bits, count_different
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.optim.helpers import (
     BF16,
     FP16,
-    FP32,
     assert_same,
     parameter,
     parameters,
@@ -73,10 +73,7 @@ def train(params: list[Tensor], steps: int = 5, **options: Any) -> dict[str, Ten
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param(o, marks=[pytest.mark.slow] if o["precision"] == "light" else [])
-        for o in RANDOM
-    ],
+    everyday(RANDOM, lambda o: o["precision"] != "light"),
     ids=lambda o: "-".join(o.values()),
 )
 def test_executors_agree(options: dict[str, Any]) -> None:
@@ -231,18 +228,6 @@ def test_damage_stays_in_its_element(executor: str, options: dict[str, Any]) -> 
     others = [k for k in range(40) if k not in bad]
     assert spoiled[list(bad)].isnan().all()
     assert_same_bits(spoiled[others], clean[others])
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-def test_full_precision_parameters_are_not_touched() -> None:
-    results = []
-    for options in ({"precision": "plain"}, {"precision": "stochastic", "seed": 4}):
-        p = parameter(30, FP32)
-        optimizer = AdamW([p], **options)  # type: ignore[arg-type]
-        p.grad = random(30, FP32, 1)
-        optimizer.step()
-        results.append(p.detach())
-    assert_same_bits(*results)
 
 
 def test_refusals() -> None:

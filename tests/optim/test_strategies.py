@@ -15,6 +15,8 @@ import mcf.optim
 from mcf.optim import SGD, AdamW, CollageAdamW
 from tests.optim.helpers import BF16, FP16, FP32, FP64, STRICT, Case, cases, parameter, steps
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 # name: (states in the parameter's dtype, states in float32, bytes with a 16-bit gradient)
 TABLE = {
     "plain": ({"exp_avg", "exp_avg_sq"}, set(), 8),
@@ -50,12 +52,6 @@ BITS = {
     "4bit": CODES,
     "split8_8bit": {"param_bits": torch.int8, **CODES},
 }
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def test_the_table_is_complete() -> None:

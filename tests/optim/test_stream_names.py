@@ -35,11 +35,7 @@ from tests.optim.stream_cases import (
     values,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def matrices(named: Named) -> Named:

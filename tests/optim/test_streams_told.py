@@ -33,11 +33,7 @@ from tests.optim.stream_cases import (
     values,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_streams_that_are_told() -> None:

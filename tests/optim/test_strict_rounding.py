@@ -20,6 +20,7 @@ from mcf.kernels.formats import format_of
 from mcf.optim import AdamW, Lion
 from tests.helpers import numbers
 from tests.helpers.draws import power_of_two
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP16, Case, random
 from tests.optim.strict_model import State, Strict, history
 from tests.optim.variants import VARIANTS, Variant, named, pairs
@@ -28,17 +29,13 @@ from tests.optim.variants import VARIANTS, Variant, named, pairs
 STEPS = 7
 
 
-def _everyday(variant: Variant, case: Case) -> bool:
+def _chosen(variant: Variant, case: Case) -> bool:
     """AdamW with all arithmetics, rules in bf16 with most steps, their variants in fp16."""
     light = Case("light", FP16, FP16)
     return variant.name == "adamw" or case == (light if "-" in variant.name else variant.few()[1])
 
 
-PAIRS = [
-    pytest.param(v, case, marks=[] if _everyday(v, case) else [pytest.mark.slow])
-    for v, case in pairs(VARIANTS, "cases")
-    if case.strict
-]
+PAIRS = everyday([(v, case) for v, case in pairs(VARIANTS, "cases") if case.strict], _chosen)
 
 ADAMW = named("adamw")
 

@@ -27,11 +27,7 @@ from tests.optim.helpers import (
     stored,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_signatures_begin_as_torchs() -> None:

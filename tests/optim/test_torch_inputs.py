@@ -22,6 +22,8 @@ from tests.helpers.draws import bell
 from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, random, stored
 from tests.optim.torch_cases import OptimizerErrorEnum, optim_db
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 # Muon takes matrices only: test_muon.py.
 INFOS = [i for i in optim_db if hasattr(mcf.optim, i.name) and i.name != "Muon"]
 INPUTS = [
@@ -55,12 +57,6 @@ def options(name: str, kwargs: dict[str, Any], dtype: torch.dtype) -> dict[str, 
 def torch_defaults(name: str) -> dict[str, Any]:
     defaults: dict[str, Any] = getattr(torch.optim, name)([Parameter(torch.zeros(1))]).defaults
     return defaults
-
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
 
 
 def test_the_list_is_not_empty() -> None:

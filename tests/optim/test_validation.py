@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-import mcf
 from mcf.optim import SGD, Adam, Adamax, AdamW, CollageAdamW, Lion, NAdam, RAdam
 from tests.optim.helpers import (
     BF16,
@@ -27,12 +26,7 @@ from tests.optim.helpers import (
     stored,
 )
 
-
-@pytest.fixture(autouse=True)
-def reference_executor():
-    with mcf.executor("torch"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 # (optimizer, option, value, exception, words of the message)
 HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [

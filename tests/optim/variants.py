@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
-
 import mcf.optim
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP16, FP32, FP64, FULL, Case, cases
 
 
@@ -130,51 +129,32 @@ def named(name: str) -> Variant:
 _FP16 = (Case("plus", FP16, FP32), Case("master", FP16, FP32), Case("light", FP16, FP16))
 
 
-def thinned(cases: list[Case]) -> list[Any]:
-    """Arithmetics of AdamW, those of fp16 that differ from bf16's in the format alone as `slow`."""
-    slow = [c for c in cases if c.dtype == FP16 and c not in _FP16]
-    return [pytest.param(c, marks=[pytest.mark.slow] if c in slow else []) for c in cases]
-
-
-def in_turn(variant: Variant) -> Case:
-    """One of its `few`: of rules by turns those of bf16, of a rule's variants that of float64."""
-    rules = [v.name for v in VARIANTS if "-" not in v.name]
-    return variant.few()[2 if "-" in variant.name else rules.index(variant.name) % 2]
-
-
-def crossed(variants: list[Variant]) -> list[Any]:
-    """Each variant with each of its arithmetics; by default AdamW with all, others with one.
-
-    Rules and arithmetics know nothing of each other, so that a row and a column stand for the whole
-    product, which is `slow`.
-    """
-    found = []
-    for v, case in pairs(variants, "cases") + pairs(variants, "full"):
-        # A rule whose slots are filled otherwise is another loop to compile.
-        everyday = case == in_turn(v) and v.name != "adamax-decoupled"
-        if v.name == "adamw":
-            everyday = case.dtype != FP16 or case in _FP16
-        found.append(pytest.param(v, case, marks=[] if everyday else [pytest.mark.slow]))
-    return found
-
-
-def pairs(variants: list[Variant], which: str) -> list[tuple[Variant, Case]]:
+def pairs(variants: list[Variant], *which: str) -> list[tuple[Variant, Case]]:
     """Each variant with each of its `cases`, `full` or `few`."""
-    return [(v, case) for v in variants for case in getattr(v, which)()]
+    return [(v, case) for kind in which for v in variants for case in getattr(v, kind)()]
 
 
-def recent(everyday: int) -> list[Any]:
-    """Each of `RECENT_RULES`, all but one `slow`: other tests have others."""
-    return [
-        pytest.param(v, marks=[] if k == everyday else [pytest.mark.slow])
-        for k, v in enumerate(RECENT_RULES)
-    ]
+# What `everyday` chooses by. Rules and arithmetics know nothing of each other, so that a row and a
+# column of their table stand for the whole: AdamW with all arithmetics, others with one.
+def row_or_column(variant: Variant, case: Case) -> bool:
+    """Whether a variant runs an arithmetic at every change.
+
+    AdamW leaves out those of fp16 that differ from bf16's in the format alone. Other rules take
+    turns with those of bf16, and a rule's variants have that of float64.
+    """
+    if variant.name == "adamw":
+        return case.dtype != FP16 or case in _FP16
+    rules = [v.name for v in VARIANTS if "-" not in v.name]
+    turn = 2 if "-" in variant.name else rules.index(variant.name) % 2
+    # A rule whose slots are filled otherwise is another loop to compile.
+    return case == variant.few()[turn] and variant.name != "adamax-decoupled"
 
 
-def recent_pairs(everyday: int) -> list[Any]:
-    """The same with each of their `few`, of which one is not `slow`."""
-    return [
-        pytest.param(v, case, marks=[] if (k, n) == (everyday, 0) else [pytest.mark.slow])
-        for k, v in enumerate(RECENT_RULES)
-        for n, case in enumerate(v.few())
-    ]
+def recent(chosen: int | None = None) -> list[Any]:
+    """Each of `RECENT_RULES`, of which one runs at every change: other tests have others."""
+    return everyday(RECENT_RULES, [] if chosen is None else [RECENT_RULES[chosen]])
+
+
+def recent_pairs(chosen: int) -> list[Any]:
+    """Each of `RECENT_RULES` with each of their `few`, of which one runs at every change."""
+    return everyday(pairs(RECENT_RULES, "few"), pairs([RECENT_RULES[chosen]], "few")[:1])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mcf
+from tests.helpers.everyday import everyday
 from tests.mcf.complexes.annex_g import NAMES, departs, rows
 
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
@@ -22,7 +23,7 @@ FORMATS = [(F64, 2, 2.0**-50), (F64, 4, 2.0**-50), (F32, 1, 2.0**-22), (BF16, 2,
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize(
     ("dtype", "terms", "near"),
-    [pytest.param(*f, marks=[] if k == 0 else [pytest.mark.slow]) for k, f in enumerate(FORMATS)],
+    everyday(FORMATS, FORMATS[:1]),
     ids=[f"{dtype}-{terms}".removeprefix("torch.") for dtype, terms, _ in FORMATS],
 )
 @pytest.mark.parametrize("name", NAMES)

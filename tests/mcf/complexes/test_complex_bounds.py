@@ -16,6 +16,7 @@ import torch
 import mcf
 from mcf.complexes import complex_bounds
 from tests.helpers.complexes import numbers, with_real, worst
+from tests.helpers.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
@@ -28,7 +29,7 @@ TWO: dict[str, Callable[[Any, Any], Any]] = {
 NAMES = [name.removeprefix("complex_") for name in complex_bounds.FUNCTIONS]
 # Errors of these are relative to the modulus alone.
 OF_THE_MODULUS = ("log", "log1p", "log2", "log10", "expm1")
-FORMATS = [(F64, 2), *(pytest.param(F64, k, marks=pytest.mark.slow) for k in (1, 3, 4))]
+FORMATS = everyday([(F64, 2), (F64, 1), (F64, 3), (F64, 4)], [(F64, 2)])
 FORMATS += [pytest.param(F32, 4, marks=pytest.mark.slow), (BF16, 2)]
 COUNT = 12
 
@@ -75,18 +76,25 @@ def test_arithmetic(name: str, dtype: torch.dtype, terms: int) -> None:
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("name", "dtype", "terms"),
-    [
-        pytest.param(
-            name,
-            *form,
-            marks=[]
-            if (form == (F64, 2) and name not in ("log2", "log10"))
-            or (name, form[0]) == ("log", BF16)
-            else pytest.mark.slow,
-        )
-        for name in [*NAMES, "abs"]
-        for form in [(F64, 2), (F64, 1), (F64, 3), (F64, 4), (F32, 2), (F32, 4), (BF16, 2)]
-    ],
+    everyday(
+        [
+            (name, dtype, terms)
+            for name in [*NAMES, "abs"]
+            for dtype, terms in [
+                (F64, 2),
+                (F64, 1),
+                (F64, 3),
+                (F64, 4),
+                (F32, 2),
+                (F32, 4),
+                (BF16, 2),
+            ]
+        ],
+        lambda name, dtype, terms: (
+            ((dtype, terms) == (F64, 2) and name not in ("log2", "log10"))
+            or (name, dtype) == ("log", BF16)
+        ),
+    ),
 )
 def test_functions(name: str, dtype: torch.dtype, terms: int) -> None:
     function = getattr(torch, name)
@@ -97,14 +105,8 @@ def test_functions(name: str, dtype: torch.dtype, terms: int) -> None:
     assert found <= limit.relative
 
 
-def some(names: list[str], usual: str) -> list[Any]:
-    """All names; those that are not among the usual ones slow."""
-    marks = [[] if n in usual.split() else [pytest.mark.slow] for n in names]
-    return [pytest.param(n, marks=m) for n, m in zip(names, marks, strict=True)]
-
-
 @pytest.mark.parametrize(
-    "name", some([n for n in NAMES if n not in OF_THE_MODULUS], "sqrt tanh sin")
+    "name", everyday([n for n in NAMES if n not in OF_THE_MODULUS], ["sqrt", "tanh", "sin"])
 )
 def test_each_part(name: str) -> None:
     """All but these are componentwise: also where one part is small beside the other."""
@@ -117,7 +119,9 @@ def test_each_part(name: str) -> None:
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("name", some(["mul", "div", *NAMES], "mul div exp log tan"))
+@pytest.mark.parametrize(
+    "name", everyday(["mul", "div", *NAMES], ["mul", "div", "exp", "log", "tan"])
+)
 def test_a_lost_component_is_found_out(name: str) -> None:
     """Mutant: the argument's imaginary part has lost its last component."""
     x, y = (numbers(F64, 2, COUNT, seed=k) for k in (1, 2))

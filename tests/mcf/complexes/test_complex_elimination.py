@@ -14,6 +14,7 @@ from mcf.kernels import operations
 from mcf.linalg import cholesky_factor, lu_factors, number_kinds, qr_factors, triangular
 from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import Components, each
+from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, assert_same_bits, components
 
 LONG = [pytest.mark.slow]
@@ -91,29 +92,23 @@ def test_reflections_of_special_values(special: str) -> None:
 EVERYDAY = ("lu", "solve", "det")
 
 
-def some(names: Any, usual: Any) -> list[Any]:
-    return [pytest.param(n, marks=[] if n in usual else LONG) for n in names]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "terms", "size"),
-    [
-        (F64, 2, 5),
-        *(
-            pytest.param(dtype, terms, size, marks=LONG)
-            for dtype, terms, size in (
-                (F64, 1, 5),
-                (F64, 2, 40),
-                (F64, 3, 5),
-                (F64, 4, 34),
-                (torch.float32, 2, 9),
-                (torch.bfloat16, 1, 5),
-            )
-        ),
-    ],
+    everyday(
+        [
+            (F64, 2, 5),
+            (F64, 1, 5),
+            (F64, 2, 40),
+            (F64, 3, 5),
+            (F64, 4, 34),
+            (torch.float32, 2, 9),
+            (torch.bfloat16, 1, 5),
+        ],
+        [(F64, 2, 5)],
+    ),
 )
-@pytest.mark.parametrize("name", some(CALLS, EVERYDAY))
+@pytest.mark.parametrize("name", everyday(CALLS, EVERYDAY))
 def test_one_loop_has_the_bits_of_launches(
     name: str, dtype: torch.dtype, terms: int, size: int
 ) -> None:
@@ -122,8 +117,8 @@ def test_one_loop_has_the_bits_of_launches(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("special", some(SPECIAL, ["not a number"]))
-@pytest.mark.parametrize("name", some(CALLS, ["solve"]))
+@pytest.mark.parametrize("special", everyday(SPECIAL, ["not a number"]))
+@pytest.mark.parametrize("name", everyday(CALLS, ["solve"]))
 def test_special_values(name: str, special: str) -> None:
     """Zero pivots, ties between pivots, NaN among them, and their `info`."""
     leading = torch.tensor(SPECIAL[special], dtype=F64)
@@ -134,12 +129,9 @@ def test_special_values(name: str, special: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "terms", "size"),
-    [
-        (F64, 1, 3),
-        *(pytest.param(*c, marks=LONG) for c in ((F64, 2, 34), (F64, 4, 4), (torch.float32, 2, 5))),
-    ],
+    everyday([(F64, 1, 3), (F64, 2, 34), (F64, 4, 4), (torch.float32, 2, 5)], [(F64, 1, 3)]),
 )
-@pytest.mark.parametrize("name", some(CALLS, ["lu"]))
+@pytest.mark.parametrize("name", everyday(CALLS, ["lu"]))
 def test_triton_has_the_bits_of_launches(
     name: str, dtype: torch.dtype, terms: int, size: int
 ) -> None:
@@ -187,7 +179,7 @@ def gaussian(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("terms", [2, *(pytest.param(k, marks=LONG) for k in (1, 3, 4))])
+@pytest.mark.parametrize("terms", everyday([2, 1, 3, 4], [2]))
 def test_backward_errors_of_gaussian_integers(terms: int) -> None:
     """Below the bound of the steps; mutants err a hundred times as much at least."""
     n = 6

@@ -15,6 +15,7 @@ import mcf
 from mcf.elementary import fused
 from mcf.kernels import registry
 from tests.helpers.complexes import numbers
+from tests.helpers.everyday import everyday
 
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
 NAMES = "asin acos atan asinh acosh atanh sqrt".split()
@@ -54,11 +55,14 @@ USUAL = [("sqrt", F64, 2)]
 
 @pytest.mark.parametrize(
     ("name", "dtype", "terms"),
-    [
-        pytest.param(n, d, k, marks=[] if (n, d, k) in USUAL else pytest.mark.slow)
-        for n in sorted(fused.COMPLEX)
-        for d, k in ((F64, 2), (F32, 2), (BF16, 2), (F64, 1))
-    ],
+    everyday(
+        [
+            (n, d, k)
+            for n in sorted(fused.COMPLEX)
+            for d, k in ((F64, 2), (F32, 2), (BF16, 2), (F64, 1))
+        ],
+        USUAL,
+    ),
 )
 def test_executors_agree(name: str, dtype: torch.dtype, terms: int) -> None:
     values = (0.0, -0.0, 1.0, -2.5, math.inf, -math.inf, math.nan)

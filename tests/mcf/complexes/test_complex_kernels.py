@@ -14,6 +14,7 @@ from mcf.complexes import complex_launches
 from mcf.kernels import registry
 from mcf.kernels.algorithms import complex_numbers
 from tests.helpers.complexes import numbers
+from tests.helpers.everyday import everyday
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 VALUES = (0.0, -0.0, 1.0, -2.5, float("inf"), float("-inf"), float("nan"))
@@ -66,12 +67,10 @@ def test_a_kernel_has_the_bits_of_the_operations_of_the_parts(
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "dtype", "terms"),
-    [
-        pytest.param(n, *f, marks=[] if (n, f) in ((("mul"), (F64, 2)), ("div", (BF16, 2)))
-                     else pytest.mark.slow)
-        for n in ("mul", "div") for f in FORMATS
-    ],
-)  # fmt: skip
+    everyday(
+        [(n, *f) for n in ("mul", "div") for f in FORMATS], [("mul", F64, 2), ("div", BF16, 2)]
+    ),
+)
 def test_executors_agree(name: str, dtype: torch.dtype, terms: int) -> None:
     x, y = operands(dtype, terms)
     found = []

@@ -12,6 +12,7 @@ import torch
 
 import mcf
 from tests.helpers.complexes import BITS, numbers
+from tests.helpers.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 F64, F32 = torch.float64, torch.float32
@@ -64,14 +65,10 @@ FACTORS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 # What reference kernels take half a minute for is run by hand.
-def some(names: Any, usual: str) -> list[Any]:
-    return [pytest.param(n, marks=[] if n in usual.split() else [pytest.mark.slow]) for n in names]
-
-
-@pytest.mark.parametrize("name", some(FACTORS, "qr"))
+@pytest.mark.parametrize("name", everyday(FACTORS, ["qr"]))
 @pytest.mark.parametrize(
     ("dtype", "terms"),
-    [(F64, 2), *(pytest.param(*f, marks=pytest.mark.slow) for f in ((F64, 3), (F32, 2)))],
+    everyday([(F64, 2), (F64, 3), (F32, 2)], [(F64, 2)]),
 )
 def test_factors(name: str, dtype: torch.dtype, terms: int) -> None:
     for shape in ((5, 3), (3, 5))[: 1 + (terms > 2)]:
@@ -150,7 +147,7 @@ VALUES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(VALUES, "repeated"))
+@pytest.mark.parametrize("name", everyday(VALUES, ["repeated"]))
 def test_clusters_of_eigenvalues_and_singular_values(name: str) -> None:
     q, p = (linalg.qr(numbers(F64, 2, 4, 4, seed=k)).Q for k in (1, 2))
     values = mcf.tensor(VALUES[name][:1] * 4, 2, F64) * 0 + mcf.tensor(VALUES[name], 2, F64)
@@ -203,7 +200,7 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(DERIVATIVES, "det slogdet cholesky eigh"))
+@pytest.mark.parametrize("name", everyday(DERIVATIVES, ["det", "slogdet", "cholesky", "eigh"]))
 def test_derivatives_are_those_of_torch(name: str) -> None:
     """In float64; 2^-36 leaves room for torch's own errors, times the condition."""
     t = numbers(F64, 2, 3, 3, seed=5).to_plain().requires_grad_()

@@ -13,6 +13,7 @@ import torch
 import mcf
 from mcf.linalg import matrix_exponential
 from tests.helpers.complexes import BITS, numbers
+from tests.helpers.everyday import everyday
 from tests.mcf.complexes.test_complex_linalg import exact, lossy, off, size, skew, unit
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -189,10 +190,7 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in ("solve", "lu_solve", "pinv") else pytest.mark.slow)
-        for n in DERIVATIVES
-    ],
+    everyday(DERIVATIVES, ("solve", "lu_solve", "pinv")),
 )
 def test_derivatives_are_those_of_torch(name: str) -> None:
     """In float64; 2^-30 leaves room for torch's own errors, times the condition."""

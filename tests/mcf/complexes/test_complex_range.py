@@ -12,6 +12,7 @@ import torch
 
 import mcf
 from tests.helpers.complexes import worst
+from tests.helpers.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 F64 = torch.float64
@@ -29,9 +30,7 @@ POINTS = (
 POLE = (-float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.000000100p-73"))
 BESIDE = tuple(((size, 0.0), POLE) for size in (ETA, 2.0**-1000, 2.0**-401, 2.0**-399))
 
-terms = pytest.mark.parametrize(
-    "terms", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))]
-)
+terms = pytest.mark.parametrize("terms", everyday([4, 2, 3], [4]))
 
 
 def numbers(

@@ -17,6 +17,7 @@ import torch
 import mcf
 from tests.helpers.complexes import numbers
 from tests.helpers.draws import bell
+from tests.helpers.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 F64 = torch.float64
@@ -218,7 +219,7 @@ ALIKE = {
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] if n in ALIKE else []) for n in DIFFERENTIABLE],
+    everyday(DIFFERENTIABLE, lambda n: n not in ALIKE),
 )
 def test_gradients_follow_the_convention_of_torch(name: str) -> None:
     """Conjugate Wirtinger, against torch's own in float64; 2^-40 leaves room for its errors."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import mcf
 import mcf.optim
 from tests.helpers.complexes import numbers
+from tests.helpers.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 F64 = torch.float64
@@ -102,11 +104,9 @@ COMPILED: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [
-        pytest.param(n, b, marks=[] if (n, b) == ("product", "aot_eager") else [pytest.mark.slow])
-        for n in COMPILED
-        for b in ("eager", "aot_eager", "mcf.fused")
-    ],
+    everyday(
+        itertools.product(COMPILED, ("eager", "aot_eager", "mcf.fused")), [("product", "aot_eager")]
+    ),
 )
 # Of where a graph ends; whole graphs are those of arithmetic.
 @pytest.mark.filterwarnings("ignore:.*Dynamo does not know how to trace:UserWarning")

@@ -6,6 +6,7 @@ format. What is found is some tenths of n u^terms. Residuals are those of intege
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -18,6 +19,7 @@ from mcf.complexes import eigen
 from mcf.kernels.formats import format_of
 from tests.helpers.complexes import numbers
 from tests.helpers.draws import bell
+from tests.helpers.everyday import everyday
 from tests.helpers.matrices import ONE, exact, size, uniform
 
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
@@ -94,11 +96,7 @@ EVERYDAY = {*((name, 2) for name in ("six", "complex", "equal", "defective")), (
 @on_torch
 @pytest.mark.parametrize(
     ("name", "terms"),
-    [
-        pytest.param(n, k, marks=[] if (n, k) in EVERYDAY else [pytest.mark.slow])
-        for n in MATRICES
-        for k in (1, 2, 3, 4)
-    ],
+    everyday(itertools.product(MATRICES, (1, 2, 3, 4)), EVERYDAY),
 )
 def test_residuals(name: str, terms: int) -> None:
     a = MATRICES[name](terms)
@@ -108,8 +106,7 @@ def test_residuals(name: str, terms: int) -> None:
 
 @on_torch
 @pytest.mark.parametrize(
-    ("dtype", "terms"), [(F32, 2), *(pytest.param(d, k, marks=pytest.mark.slow)
-                                     for d, k in ((F32, 4), (F32, 1), (BF16, 2)))]
+    ("dtype", "terms"), everyday([(F32, 2), (F32, 4), (F32, 1), (BF16, 2)], [(F32, 2)])
 )  # fmt: skip
 def test_narrow_formats(dtype: torch.dtype, terms: int) -> None:
     a = mcf.MCFTensor(uniform(dtype, terms, 5, 5))

@@ -7,6 +7,7 @@ vectors lack of orthonormal ones, of `svd` 160 k u^terms. Found are one to four 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from mcf.kernels.rotation import rotations as declaration
 from mcf.linalg import eigen, orthogonal_rows, residuals, rotations, singular
 from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import Components, each, padded
+from tests.helpers.everyday import everyday
 from tests.helpers.matrices import ONE, exact, graded, uniform
 from tests.mcf.linalg.test_elimination_loops import assert_same_bits
 
@@ -153,15 +155,10 @@ HERMITIAN: dict[str, Callable[[int], Components]] = {
 }
 
 
-def usual(names: Any, few: str) -> list[Any]:
-    return [
-        pytest.param(name, k, marks=[] if k == 2 and name in few.split() else SLOW)
-        for name in names
-        for k in (1, 2, 3, 4)
-    ]
-
-
-@pytest.mark.parametrize(("name", "terms"), usual(HERMITIAN, "equal zero"))
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    everyday(itertools.product(HERMITIAN, (1, 2, 3, 4)), [("equal", 2), ("zero", 2)]),
+)
 def test_eigenvectors(name: str, terms: int) -> None:
     with mcf.executor("torch"):
         eigh_errors(HERMITIAN[name](terms))
@@ -182,7 +179,9 @@ GENERAL: dict[str, Callable[[int], Components]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "terms"), usual(GENERAL, "rank_two"))
+@pytest.mark.parametrize(
+    ("name", "terms"), everyday(itertools.product(GENERAL, (1, 2, 3, 4)), [("rank_two", 2)])
+)
 def test_singular_vectors(name: str, terms: int) -> None:
     with mcf.executor("torch"):
         svd_errors(GENERAL[name](terms), full=name in ("row", "tall", "zero", "rank_two"))
@@ -199,15 +198,18 @@ def test_float32(terms: int) -> None:
 
 @pytest.mark.parametrize(
     ("terms", "shape"),
-    [
-        (1, (2, 3, 3)),
-        *(
-            pytest.param(k, s, marks=SLOW)
-            for k in (1, 2, 3, 4)
-            for s in ((2, 2, 1), (2, 3, 3), (1, 9, 14))
-            if (k, s) != (1, (2, 3, 3))
-        ),
-    ],
+    everyday(
+        [
+            (1, (2, 3, 3)),
+            *[
+                (k, s)
+                for k in (1, 2, 3, 4)
+                for s in ((2, 2, 1), (2, 3, 3), (1, 9, 14))
+                if (k, s) != (1, (2, 3, 3))
+            ],
+        ],
+        [(1, (2, 3, 3))],
+    ),
 )
 def test_loops_of_sweeps_have_the_bits_of_torch(terms: int, shape: tuple[int, ...]) -> None:
     """Even and odd numbers of rows and of columns, and columns that only follow."""
@@ -217,14 +219,13 @@ def test_loops_of_sweeps_have_the_bits_of_torch(terms: int, shape: tuple[int, ..
         assert_same_bits(lambda w=width: rotations.orthogonalize(a, w, tolerance, COMPLEX))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "terms"),
     [
-        *(
-            pytest.param(name, k, marks=SLOW)
-            for name in ("square", "rank_two", "near_identity", "tall", "zero", "large")
-            for k in ((2,) if name == "large" else (1, 2, 3, 4))
-        ),
+        (name, k)
+        for name in ("square", "rank_two", "near_identity", "tall", "zero", "large")
+        for k in ((2,) if name == "large" else (1, 2, 3, 4))
     ],
 )
 def test_loops_of_corrections_have_the_bits_of_torch(name: str, terms: int) -> None:

@@ -22,6 +22,7 @@ from mcf.fourier.unity_roots import roots
 from mcf.kernels.formats import format_of
 from tests.helpers.complexes import flat, numbers
 from tests.helpers.draws import bell
+from tests.helpers.everyday import everyday
 
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
 CPU = torch.device("cpu")
@@ -73,13 +74,15 @@ USUAL = [2, 12, 33, 64]
 @on_torch
 @pytest.mark.parametrize(
     ("n", "dtype", "terms"),
-    [
-        pytest.param(n, dtype, k, marks=[] if (dtype, k) == (F64, 2) and n in USUAL else
-                     pytest.mark.slow)
-        for n in (*USUAL, 1, 5, 16, 100, 127, 131, 137)
-        for dtype, k in ((F64, 1), (F64, 2), (F64, 3), (F64, 4), (F32, 2), (F32, 4), (BF16, 2))
-    ],
-)  # fmt: skip
+    everyday(
+        [
+            (n, dtype, k)
+            for n in (*USUAL, 1, 5, 16, 100, 127, 131, 137)
+            for dtype, k in ((F64, 1), (F64, 2), (F64, 3), (F64, 4), (F32, 2), (F32, 4), (BF16, 2))
+        ],
+        lambda n, dtype, k: (dtype, k) == (F64, 2) and n in USUAL,
+    ),
+)
 def test_bound(n: int, dtype: torch.dtype, terms: int) -> None:
     z = numbers(dtype, terms, n)
     limit = mcf.bound("fft", terms, dtype, count=n).relative

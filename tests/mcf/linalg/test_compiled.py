@@ -10,6 +10,7 @@ import torch
 
 import mcf
 from mcf.kernels import operations
+from tests.helpers.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -54,9 +55,7 @@ def parts(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, tuple) else [result]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in DEFAULT else [SLOW]) for n in CALLS]
-)
+@pytest.mark.parametrize("name", everyday(CALLS, DEFAULT))
 def test_one_graph_with_the_same_bits(name: str) -> None:
     compiled = torch.compile(CALLS[name], backend="aot_eager", fullgraph=True)
     gradients = []

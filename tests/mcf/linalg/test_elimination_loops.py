@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,13 +13,12 @@ import mcf
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.linalg import cholesky_factor, lu_factors, parts, triangular
+from tests.helpers.everyday import everyday
 
 F64 = torch.float64
-FORMATS = [
-    pytest.param(dtype, terms, marks=[] if (dtype, terms) == (F64, 2) else [pytest.mark.slow])
-    for dtype in (F64, torch.float32, torch.bfloat16)
-    for terms in (1, 2, 3, 4)
-]
+FORMATS = everyday(
+    itertools.product((F64, torch.float32, torch.bfloat16), (1, 2, 3, 4)), [(F64, 2)]
+)
 
 
 def components(dtype: torch.dtype, terms: int, *shape: int) -> parts.Components:

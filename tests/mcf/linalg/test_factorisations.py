@@ -19,6 +19,7 @@ from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.linalg import cholesky_factor, lu_factors, parts, qr_factors, triangular
 from tests.helpers import integers
+from tests.helpers.everyday import everyday
 
 # Of values; that executors have the same bits other tests say.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -41,17 +42,10 @@ BY_DEFAULT = [(torch.float64, 2), (torch.float32, 3)]
 
 def _every(what: list[Any], small: Any) -> list[Any]:
     """Every case with each of some shapes, sizes or flags; what is not run by default is `slow`."""
-    return [
-        pytest.param(
-            *case,
-            x,
-            marks=[]
-            if case in BY_DEFAULT or (case == (torch.bfloat16, 2) and x == small)
-            else [pytest.mark.slow],
-        )
-        for case in CASES
-        for x in what
-    ]
+    return everyday(
+        [(*case, x) for case in CASES for x in what],
+        lambda *case: case[:2] in BY_DEFAULT or case == (torch.bfloat16, 2, small),
+    )
 
 
 C = 20

@@ -17,6 +17,7 @@ import torch
 from mcf.kernels import operations
 from mcf.kernels.numba.loops.matrices import lane_text
 from mcf.linalg import cholesky_factor, lu_factors, number_kinds, parts, qr_factors, triangular
+from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
 INF, NAN = float("inf"), float("nan")
@@ -95,9 +96,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return said
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "lu" else pytest.mark.slow) for n in CALLS]
-)
+@pytest.mark.parametrize("name", everyday(CALLS, ["lu"]))
 def test_pairs(name: str, taken: list[bool]) -> None:
     for m, n in SHAPES:
         for batch in batches():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import mcf
 from mcf.linalg import matrix_exponential
 from mcf.linalg.parts import Components
+from tests.helpers.everyday import everyday
 from tests.helpers.matrices import exact, plain, uniform
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -47,10 +49,9 @@ def exp_error(a: Components, terms: int) -> float:
 
 @pytest.mark.parametrize(
     ("terms", "exponent"),
-    [(2, 0), (4, -2)]
-    + [
-        pytest.param(k, e, marks=pytest.mark.slow) for k in (1, 2, 3, 4) for e in (-60, -1, 1, 3, 6)
-    ],
+    everyday(
+        [(2, 0), (4, -2), *itertools.product((1, 2, 3, 4), (-60, -1, 1, 3, 6))], [(2, 0), (4, -2)]
+    ),
 )
 def test_the_exponential_is_within_its_bound(terms: int, exponent: int) -> None:
     a = tuple(c * 2.0**exponent for c in uniform(F64, terms, 4, 4))
@@ -220,10 +221,7 @@ DERIVATIVES: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in ("eigh", "svd", "lstsq") else [pytest.mark.slow])
-        for n in DERIVATIVES
-    ],
+    everyday(DERIVATIVES, ("eigh", "svd", "lstsq")),
 )
 def test_derivatives_have_digits_beyond_float64(name: str) -> None:
     """Central differences at h = 2^-32: errors of about h^2 and of 2^-106 / h.

@@ -11,6 +11,7 @@ from mcf.kernels import operations
 from mcf.kernels.numba.loops.matrices import refinement_loops
 from mcf.kernels.refinement import DONE, STUCK
 from mcf.linalg import eigen, orthogonal_rows, parts, singular
+from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 from tests.mcf.linalg.test_one_call import counted
 
@@ -27,14 +28,17 @@ def positive(terms: int, *shape: int) -> parts.Components:
 
 @pytest.mark.parametrize(
     ("terms", "shape"),
-    [
-        (2, (2, 4, 6)),
-        *(
-            pytest.param(k, s, marks=SLOW)
-            for k, s in ((2, (1, 1, 3)), (2, (1, 7, 20)), (2, (1, 33, 33)), (3, (2, 5, 5)))
-        ),
-        pytest.param(4, (2, 4, 5), marks=SLOW),
-    ],
+    everyday(
+        [
+            (2, (2, 4, 6)),
+            (2, (1, 1, 3)),
+            (2, (1, 7, 20)),
+            (2, (1, 33, 33)),
+            (3, (2, 5, 5)),
+            (4, (2, 4, 5)),
+        ],
+        [(2, (2, 4, 6))],
+    ),
 )
 def test_general_and_positive_matrices(terms: int, shape: tuple[int, ...]) -> None:
     a = components(F64, terms, *shape)
@@ -53,7 +57,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("name", [n if n == "close" else pytest.param(n, marks=SLOW) for n in ROWS])
+@pytest.mark.parametrize("name", everyday(ROWS, ["close"]))
 def test_clusters_and_ranks(name: str) -> None:
     """Also of matrices that rotations in expansions finish."""
     leading = torch.tensor(ROWS[name], dtype=F64)[None]

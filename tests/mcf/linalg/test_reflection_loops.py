@@ -10,6 +10,7 @@ import torch
 from mcf.kernels import operations
 from mcf.linalg import number_kinds, parts, qr_factors
 from mcf.reductions import products
+from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
 
@@ -23,14 +24,14 @@ def panel(a: parts.Components) -> tuple[Any, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "shapes"),
-    [
-        (2, [(1, 1), (2, 3), (5, 3), (2, 9, 7), (34, 40)]),
-        pytest.param(2, [(2, 41, 34)], marks=pytest.mark.slow),
-        *(
-            pytest.param(k, [(5, 3), (2, 9, 7), (34, 40), (41, 34)], marks=pytest.mark.slow)
-            for k in (1, 3, 4)
-        ),
-    ],
+    everyday(
+        [
+            (2, [(1, 1), (2, 3), (5, 3), (2, 9, 7), (34, 40)]),
+            (2, [(2, 41, 34)]),
+            *[(k, [(5, 3), (2, 9, 7), (34, 40), (41, 34)]) for k in (1, 3, 4)],
+        ],
+        [(2, [(1, 1), (2, 3), (5, 3), (2, 9, 7), (34, 40)])],
+    ),
 )
 def test_panels_and_factors(terms: int, shapes: list[tuple[int, ...]]) -> None:
     """Fewer, as many and more rows than columns, a batch, a second panel, lengths of folds."""

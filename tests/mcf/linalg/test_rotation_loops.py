@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
 from mcf.linalg import rotations
+from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
 TOLERANCE = 2.0**-49
@@ -14,11 +17,9 @@ SHAPES = [(1, 1, 3), (2, 2, 1), (2, 3, 3), (1, 9, 14), (3, 6, 21)]
 
 @pytest.mark.parametrize(
     ("terms", "shape"),
-    [
-        pytest.param(k, s, marks=[] if k == 1 or (k == 2 and s[1] == 3) else [pytest.mark.slow])
-        for k in (1, 2, 3, 4)
-        for s in SHAPES
-    ],
+    everyday(
+        itertools.product((1, 2, 3, 4), SHAPES), lambda k, s: k == 1 or (k == 2 and s[1] == 3)
+    ),
 )
 def test_sweeps(terms: int, shape: tuple[int, int, int]) -> None:
     """Even and odd numbers of rows and of columns, and columns that only follow."""

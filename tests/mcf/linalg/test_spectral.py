@@ -7,6 +7,7 @@ rotations do. `test_a_step_less_is_found_out` has the mutant.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from mcf.linalg import eigen, orthogonal_rows, residuals, singular
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
 from tests.helpers import assert_alike, assert_all_same_bits
+from tests.helpers.everyday import everyday
 from tests.helpers.matrices import ONE, exact, graded, plain, size, symmetric, uniform
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -97,15 +99,10 @@ SYMMETRIC: dict[str, Callable[[int], Components]] = {
 
 @pytest.mark.parametrize(
     ("name", "terms"),
-    [
-        pytest.param(
-            name,
-            k,
-            marks=[] if k == (4 if name == "odd" else 2) and name in ("one", "odd") else SLOW,
-        )
-        for name in SYMMETRIC
-        for k in (1, 2, 3, 4)
-    ],
+    everyday(
+        itertools.product(SYMMETRIC, (1, 2, 3, 4)),
+        lambda name, k: k == (4 if name == "odd" else 2) and name in ("one", "odd"),
+    ),
 )
 def test_eigenvectors(name: str, terms: int) -> None:
     with mcf.executor("auto" if terms < 4 else "torch"):
@@ -114,7 +111,7 @@ def test_eigenvectors(name: str, terms: int) -> None:
 
 @pytest.mark.parametrize(
     "shift",
-    [-108, *(pytest.param(k, marks=SLOW) for k in (-112, -110, -109, -107, -106, -104, -100))],
+    everyday([-108, -112, -110, -109, -107, -106, -104, -100], [-108]),
 )
 def test_loops_see_rows_that_are_not_apart(shift: int) -> None:
     """Found by a climb: the loop's look at the rows had lost its limit, 160 n u^2 were left."""
@@ -151,11 +148,10 @@ GENERAL: dict[str, Callable[[int], Components]] = {
 
 @pytest.mark.parametrize(
     ("name", "terms"),
-    [
-        pytest.param(name, k, marks=[] if k == (4 if name == "square" else 2) else SLOW)
-        for name in GENERAL
-        for k in (1, 2, 3, 4)
-    ],
+    everyday(
+        itertools.product(GENERAL, (1, 2, 3, 4)),
+        lambda name, k: k == (4 if name == "square" else 2),
+    ),
 )
 def test_singular_vectors(name: str, terms: int) -> None:
     with mcf.executor("auto" if terms < 4 else "torch"):
@@ -250,9 +246,7 @@ def test_one_triangle_is_read() -> None:
         assert all(torch.equal(c, d) for c, d in zip(found[1], wanted, strict=True))
 
 
-@pytest.mark.parametrize(
-    "terms", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))]
-)
+@pytest.mark.parametrize("terms", everyday([2, 1, 3, 4], [2]))
 def test_what_is_nearly_a_multiple_of_the_identity(terms: int) -> None:
     """Norms too close for corrections at once, which stopped there, up to 4 times the bound off."""
     below = 53 * terms - 8

@@ -25,66 +25,9 @@ def tensor(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> mc
     return mcf.from_components(operations.renormalize((hi, lo)))
 
 
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "lu": linalg.lu,
-    "lu_factor": linalg.lu_factor,
-    "qr": linalg.qr,
-    "qr_complete": lambda a: linalg.qr(a, mode="complete"),
-    "qr_r": lambda a: linalg.qr(a, mode="r"),
-    "cholesky": lambda a: linalg.cholesky(a @ a.mT + 1),
-    "cholesky_upper": lambda a: linalg.cholesky(a @ a.mT + 1, upper=True),
-    "det": linalg.det,
-    "slogdet": linalg.slogdet,
-    "inv": linalg.inv,
-    "solve": lambda a: linalg.solve(a, a[..., :2]),
-    "solve_vector": lambda a: linalg.solve(a, a[..., 0]),
-    "solve_right": lambda a: linalg.solve(a, a[..., :2, :], left=False),
-    "triangular": lambda a: linalg.solve_triangular(a, a[..., :2], upper=True),
-    "lu_solve": lambda a: linalg.lu_solve(*linalg.lu_factor(a), a[..., :1]),
-}
-
-
 def leading(x: torch.Tensor) -> torch.Tensor:
     """An expansion tensor as a plain one."""
     return x.components[0].detach() if isinstance(x, mcf.MCFTensor) else x.detach()
-
-
-def flatten(result: Any) -> list[torch.Tensor]:
-    return list(result) if isinstance(result, (tuple, list)) else [result]
-
-
-@pytest.mark.sampled(every=9)
-@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (2, 1, 3, 3)])
-@pytest.mark.parametrize("name", CALLS)
-def test_shapes_and_leading_digits_are_those_of_torch(name: str, shape: tuple[int, ...]) -> None:
-    """The seed's condition numbers are below 1e4, so float64's own error is below 1e-10."""
-    a = tensor(*shape)
-    ours, theirs = flatten(CALLS[name](a)), flatten(CALLS[name](leading(a)))
-    assert len(ours) == len(theirs)
-    for x, y in zip(ours, theirs, strict=True):
-        assert x.shape == y.shape
-        if y.is_floating_point():
-            assert isinstance(x, mcf.MCFTensor)
-            torch.testing.assert_close(leading(x), y, rtol=1e-10, atol=1e-10)
-        else:
-            assert torch.equal(x, y)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("contiguous", [True, False])
-@pytest.mark.parametrize("name", ["lu", "qr", "cholesky", "det", "slogdet", "inv", "solve"])
-def test_derivatives_are_right(name: str, contiguous: bool) -> None:
-    """Against float64's; that they are right beyond float64 is tested where they are exact."""
-    a = tensor(4, 4)
-    # The derivatives of torch depend on the layout of what is factorised.
-    a = (a if contiguous else a.mT.contiguous().mT).requires_grad_()
-    b = leading(a).requires_grad_()
-    for x in (a, b):
-        parts = [t for t in flatten(CALLS[name](x)) if t.requires_grad]
-        sum((t * t).sum() for t in parts).backward()
-    assert isinstance(a.grad, mcf.MCFTensor)
-    assert b.grad is not None
-    torch.testing.assert_close(leading(a.grad), b.grad, rtol=1e-9, atol=1e-9)
 
 
 def fractions(x: mcf.MCFTensor) -> list[list[Fraction]]:

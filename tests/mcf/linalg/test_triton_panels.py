@@ -16,6 +16,7 @@ from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation_kernels
 from mcf.kernels.triton.panel_source import BARRIER
 from mcf.linalg import cholesky_factor, lu_factors, qr_factors, rotations, triangular
+from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, components, flattened
 from tests.mcf.linalg.test_one_call import counted
 
@@ -33,9 +34,8 @@ def assert_same_bits(call: Callable[[], Any]) -> None:
         assert torch.equal(torch.signbit(x) & (x == x), torch.signbit(y) & (y == y))
 
 
-CASES = [
-    pytest.param(dtype, terms, size, marks=[] if (terms, size) == (1, 4) else [SLOW])
-    for dtype, terms, size in (
+CASES = everyday(
+    (
         *(
             (F64, 1, 4),
             (F64, 2, 5),
@@ -47,8 +47,9 @@ CASES = [
         ),
         *((torch.float32, 1, 5), (torch.float32, 2, 7), (torch.bfloat16, 1, 5)),
         (torch.bfloat16, 2, 4),
-    )
-]
+    ),
+    lambda dtype, terms, size: (terms, size) == (1, 4),
+)
 
 
 @pytest.mark.parametrize(("dtype", "terms", "size"), CASES)
@@ -67,9 +68,7 @@ def test_eliminations(dtype: torch.dtype, terms: int, size: int) -> None:
     assert_same_bits(lambda: lu_factors.solved(a, a))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "tied" else [SLOW]) for n in SPECIAL]
-)
+@pytest.mark.parametrize("name", everyday(SPECIAL, ["tied"]))
 def test_special_pivots(name: str) -> None:
     leading = torch.tensor(SPECIAL[name], dtype=F64)
     a = (leading, torch.zeros_like(leading))
@@ -79,13 +78,10 @@ def test_special_pivots(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("terms", "shape"),
-    [
-        (1, (5, 3)),
-        *(
-            pytest.param(k, s, marks=SLOW)
-            for k, s in ((2, (2, 9, 7)), (2, (34, 34)), (2, (3, 5)), (3, (6, 4)), (4, (5, 3)))
-        ),
-    ],
+    everyday(
+        [(1, (5, 3)), (2, (2, 9, 7)), (2, (34, 34)), (2, (3, 5)), (3, (6, 4)), (4, (5, 3))],
+        [(1, (5, 3))],
+    ),
 )
 def test_reflections(terms: int, shape: tuple[int, ...]) -> None:
     a = components(F64, terms, *shape)
@@ -101,20 +97,18 @@ def test_columns_at_the_ends_of_the_range(exponent: int) -> None:
 
 @pytest.mark.parametrize(
     ("terms", "shape"),
-    [
-        (1, (1, 3, 2)),
-        *(
-            pytest.param(k, s, marks=SLOW)
-            for k, s in (
-                (1, (2, 3, 3)),
-                (1, (1, 9, 14)),
-                (1, (2, 2, 1)),
-                (2, (2, 4, 5)),
-                (3, (1, 3, 3)),
-            )
-        ),
-        pytest.param(4, (1, 3, 2), marks=SLOW),
-    ],
+    everyday(
+        [
+            (1, (1, 3, 2)),
+            (1, (2, 3, 3)),
+            (1, (1, 9, 14)),
+            (1, (2, 2, 1)),
+            (2, (2, 4, 5)),
+            (3, (1, 3, 3)),
+            (4, (1, 3, 2)),
+        ],
+        [(1, (1, 3, 2))],
+    ),
 )
 def test_rotations(terms: int, shape: tuple[int, int, int]) -> None:
     """Even and odd numbers of rows and of columns, and columns that only follow."""

@@ -8,6 +8,7 @@ an element whose first component is 0 taken for 0; a look left out.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from mcf.kernels.decomposition import DONE, LEFT
 from mcf.kernels.numba.loops.matrices import decomposition_loops
 from mcf.linalg import eigen, residuals, singular, whole
 from mcf.linalg.parts import Components, each, padded, transpose
+from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, components
 from tests.mcf.linalg.test_refinement_loops import ROWS
 
@@ -70,11 +72,9 @@ MORE = [(2, 2, 4, 4), (12, 9), (33, 33), (20, 36), (48, 48), (3, 17, 17)]
 
 @pytest.mark.parametrize(
     ("terms", "shape"),
-    [
-        pytest.param(k, s, marks=[] if k == 2 and s in SHAPES else SLOW)
-        for k in (1, 2, 3, 4)
-        for s in [*SHAPES, *MORE]
-    ],
+    everyday(
+        itertools.product((1, 2, 3, 4), [*SHAPES, *MORE]), lambda k, s: k == 2 and s in SHAPES
+    ),
 )
 def test_shapes(terms: int, shape: tuple[int, ...], ends: list[int]) -> None:
     compared(components(F64, terms, *shape))

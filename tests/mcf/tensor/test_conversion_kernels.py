@@ -19,6 +19,7 @@ from mcf.convert import conversions, rounding
 from mcf.elementary.fused import NO_SCALARS, stored
 from mcf.kernels import often, registry
 from mcf.kernels.formats import FORMATS
+from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
 
@@ -104,17 +105,21 @@ def test_many_numbers_go_that_way_and_few_by_the_program() -> None:
 
 @pytest.mark.parametrize(
     ("source", "target", "terms", "into"),
-    [
-        (torch.float64, torch.float32, 2, 2),
-        (torch.float32, torch.float64, 2, 2),
-        *[pytest.param(s, t, n, m, marks=pytest.mark.slow) for s, t, n, m in (
-            (torch.float64, torch.float64, 2, 3), (torch.float64, torch.float64, 3, 2),
-            (torch.float64, torch.float32, 3, 4), (torch.float32, torch.float64, 4, 1),
-            (torch.float32, torch.float32, 2, 1), (torch.float64, torch.float64, 1, 2),
-        )],
-    ],
+    everyday(
+        [
+            (torch.float64, torch.float32, 2, 2),
+            (torch.float32, torch.float64, 2, 2),
+            (torch.float64, torch.float64, 2, 3),
+            (torch.float64, torch.float64, 3, 2),
+            (torch.float64, torch.float32, 3, 4),
+            (torch.float32, torch.float64, 4, 1),
+            (torch.float32, torch.float32, 2, 1),
+            (torch.float64, torch.float64, 1, 2),
+        ],
+        [(torch.float64, torch.float32, 2, 2), (torch.float32, torch.float64, 2, 2)],
+    ),
     ids=str,
-)  # fmt: skip
+)
 def test_few_numbers_that_are_asked_for_often(
     source: torch.dtype, target: torch.dtype, terms: int, into: int, monkeypatch: Any
 ) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 
 import mcf
 from tests.helpers import assert_all_same_bits
+from tests.helpers.everyday import everyday
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_torch")]
 
@@ -48,9 +49,7 @@ def exported_and_loaded(module: nn.Module, y: Any) -> Any:
     return torch.export.load(file).module()
 
 
-@pytest.mark.parametrize(
-    "name", [*EXPORTED, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)]
-)
+@pytest.mark.parametrize("name", everyday([*EXPORTED, *MORE], EXPORTED))
 def test_a_program_has_the_bits_of_the_module(name: str) -> None:
     module, y = Module({**EXPORTED, **MORE}[name]), mcf.tensor([["0.1", "2"], ["3", "0.4"]], 2)
     again = exported_and_loaded(module, y)

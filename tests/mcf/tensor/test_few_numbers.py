@@ -21,6 +21,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
 from mcf.tensor.ops.neighbours import largest
 from tests.helpers import assert_alike, assert_all_same_bits
+from tests.helpers.everyday import everyday
 from tests.mcf.tensor.inputs import hard
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -60,7 +61,7 @@ def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     "source",
-    [pytest.param(d, marks=[pytest.mark.slow] * (d is not torch.float32)) for d in DTYPES],
+    everyday(DTYPES, lambda d: d is torch.float32),
     ids=str,
 )
 def test_conversions_are_those_of_tensors(source: torch.dtype, by_tensors: Any) -> None:
@@ -117,7 +118,7 @@ QUOTIENTS: dict[str, Callable[[Any, Any], Any]] = {
 )
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n in ("floor", "remainder"))) for n in QUOTIENTS],
+    everyday(QUOTIENTS, lambda n: n not in ("floor", "remainder")),
 )
 def test_quotients_are_those_of_torchs_way(name: str, dtype: torch.dtype, by_tensors: Any) -> None:
     numbers = [-0.0, 1, -2.5, Fraction(-22, 7), 2**52 + Fraction(1, 3), 2.0**-1070, math.inf]
@@ -244,7 +245,7 @@ def test_components_that_stay_are_those_that_are_computed(dtype: torch.dtype, te
 
 @pytest.mark.parametrize(
     "dtype",
-    [d if d is torch.float64 else pytest.param(d, marks=pytest.mark.slow) for d in DTYPES],
+    everyday(DTYPES, lambda d: d is torch.float64),
     ids=str,
 )
 def test_fractions_decimals_and_exponents_are_those_of_tensors(

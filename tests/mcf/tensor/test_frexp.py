@@ -17,6 +17,7 @@ from mcf.convert import conversions
 from mcf.convert.conversions import FEWEST
 from mcf.kernels.formats import FORMATS
 from tests.helpers.bits import assert_same_bits
+from tests.helpers.everyday import everyday
 
 _COUNT = FEWEST + 40
 _EVERYDAY = [(torch.float64, 2), (torch.float32, 3), (torch.bfloat16, 2)]
@@ -54,7 +55,7 @@ def _numbers(dtype: torch.dtype, terms: int) -> mcf.MCFTensor:
 
 @pytest.mark.parametrize(
     ("dtype", "terms"),
-    [*_EVERYDAY, *(pytest.param(*case, marks=pytest.mark.slow) for case in _OTHERS)],
+    everyday([*_EVERYDAY, *_OTHERS], _EVERYDAY),
 )
 def test_many(dtype: torch.dtype, terms: int) -> None:
     x = _numbers(dtype, terms)

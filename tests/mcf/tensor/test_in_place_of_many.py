@@ -18,6 +18,7 @@ import mcf
 from mcf.tensor import writing
 from mcf.tensor.fused_formulas import MANY
 from tests.helpers import assert_all_same_bits
+from tests.helpers.everyday import everyday
 from tests.mcf.tensor.test_written import _same, _tensor
 
 pytest.importorskip("numba", reason="needs Numba")
@@ -45,9 +46,7 @@ CHANGES: dict[str, Change] = {
 OFTEN = ("of a number", "lerp_", "addcdiv_", "signs", "the last operand", "components exchanged")
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in CHANGES]
-)
+@pytest.mark.parametrize("name", everyday(CHANGES, OFTEN))
 def test_in_place_of_many(name: str) -> None:
     x, y, z = (_tensor(COUNT, seed=k) for k in range(3))
     with mcf.executor("torch"):

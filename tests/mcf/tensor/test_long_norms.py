@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from mcf.kernels import registry
 from mcf.kernels.fold import BLOCK, product_fold
 from mcf.kernels.formats import FP64
 from mcf.reductions.folds import LARGEST, LEAST
+from tests.helpers.everyday import everyday
 
 pytest.importorskip("numba")
 
@@ -24,11 +27,7 @@ ROW, ROWS = (2 * BLOCK + 5,), (3, BLOCK + 9)
 OUTLIERS = (None, 0.0, 2.0**61, 2.0**-130, float("inf"), float("nan"))
 EVERYDAY = (ROW, None), (ROWS, 2.0**61)
 # At every change numbers that need no scale, and a row that does beside others.
-CASES = [
-    pytest.param(shape, number, marks=[] if (shape, number) in EVERYDAY else pytest.mark.slow)
-    for shape in (ROW, ROWS)
-    for number in OUTLIERS
-]
+CASES = everyday(itertools.product((ROW, ROWS), OUTLIERS), EVERYDAY)
 
 
 @pytest.mark.parametrize(("shape", "outlier"), CASES)

@@ -20,6 +20,7 @@ from mcf.kernels import operations
 from mcf.kernels.numba.loops.rows.extreme_text import TOGETHER
 from mcf.kernels.search import PIECE, search
 from mcf.tensor.ops import ranks
+from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.mcf.tensor.inputs import hard
 
@@ -67,11 +68,16 @@ def _crowd(dtype: torch.dtype, terms: int, seed: int) -> mcf.MCFTensor:
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("terms", "dtype"),
-    [(2, torch.float64), (1, torch.float32)]
-    + [
-        pytest.param(terms, dtype, marks=pytest.mark.slow)
-        for terms, dtype in ((1, torch.float64), (2, torch.float32), (4, torch.float64))
-    ],
+    everyday(
+        [
+            (2, torch.float64),
+            (1, torch.float32),
+            (1, torch.float64),
+            (2, torch.float32),
+            (4, torch.float64),
+        ],
+        [(2, torch.float64), (1, torch.float32)],
+    ),
 )
 def test_ranks_and_extremes(
     dtype: torch.dtype, terms: int, on_torch: None, monkeypatch: pytest.MonkeyPatch

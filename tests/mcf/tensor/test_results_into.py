@@ -14,6 +14,7 @@ import torch
 
 import mcf
 from tests.helpers import assert_all_same_bits
+from tests.helpers.everyday import everyday
 
 A: Any = mcf.tensor(
     [["4", "1.1", "0.3"], ["1.1", "3", "-1"], ["0.3", "-1", "5.7"]], 2, torch.float64
@@ -80,9 +81,7 @@ def _flat(found: Any) -> list[torch.Tensor]:
     return [c for x in each for c in getattr(x, "components", (x,))]
 
 
-@pytest.mark.parametrize(
-    "name", [n if n not in SLOW else pytest.param(n, marks=pytest.mark.slow) for n in FUNCTIONS]
-)
+@pytest.mark.parametrize("name", everyday(FUNCTIONS, lambda n: n not in SLOW))
 def test_what_is_written_is_the_result(name: str) -> None:
     """Into empty tensors, and into others of the shape; the very targets are returned."""
     wanted = FUNCTIONS[name]()

@@ -16,6 +16,7 @@ import mcf
 from mcf.tensor.ops import scans
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
+from tests.helpers.everyday import everyday
 
 COUNT, SHORT = 700, 8
 
@@ -49,9 +50,7 @@ def _bound(terms: int, result: Any) -> Any:
     return 1.01 * (depth * (a + p + e) + (a + g) * log_count + a * abs(result))
 
 
-TERMS = pytest.mark.parametrize(
-    "terms", [2, *(pytest.param(t, marks=pytest.mark.slow) for t in (1, 3, 4))]
-)
+TERMS = pytest.mark.parametrize("terms", everyday([2, 1, 3, 4], [2]))
 
 
 @pytest.mark.usefixtures("few", "on_torch")

@@ -20,6 +20,7 @@ from mcf.elementary import error_slopes, fixed
 from mcf.tensor.ops import smooth_activations
 from mcf.tensor.ops.constants import beside
 from tests.helpers.elementary import REFERENCE, balls
+from tests.helpers.everyday import everyday
 
 # Values; the executors have the same bits by other tests.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -104,7 +105,7 @@ def _by_differences(function: Function, x: arb, order: int) -> arb:
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("name", [n if n in EVERY else pytest.param(n, marks=_SLOW) for n in CASES])
+@pytest.mark.parametrize("name", everyday(CASES, EVERY))
 def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 1200)
     function, reference, *places = CASES[name]

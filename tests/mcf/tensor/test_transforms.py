@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import mcf
 from mcf import elementary
 from tests.helpers import assert_alike
+from tests.helpers.everyday import everyday
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -65,9 +66,7 @@ SLOPES = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "mish" else pytest.param(n, marks=pytest.mark.slow) for n in SLOPES]
-)
+@pytest.mark.parametrize("name", everyday(SLOPES, ["mish"]))
 def test_activations(name: str) -> None:
     function, x, t = SLOPES[name], OTHER[0], ROWS[0, 0]
     y = x.clone().requires_grad_()

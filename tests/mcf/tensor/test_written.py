@@ -16,6 +16,7 @@ import torch
 import mcf
 from mcf.tensor import launches, plans
 from tests.helpers import assert_all_same_bits
+from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
 
@@ -33,9 +34,7 @@ def _same(got: Any, expected: Any, what: str) -> None:
     assert_all_same_bits(got.components, expected.components, what)
 
 
-@pytest.mark.parametrize(
-    "name", [*NAMES[:3], *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES[3:])]
-)
+@pytest.mark.parametrize("name", everyday(NAMES, NAMES[:3]))
 def test_out_of_two(name: str) -> None:
     function = getattr(torch, name)
     x, y = _tensor(24), _tensor(24, seed=2)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import decisions
 
@@ -25,17 +26,11 @@ ENGINES: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 # By default a few.
-EVERYDAY = (1, 7)
-CASES = [
-    pytest.param(
-        name,
-        options,
-        size,
-        id=f"{name}-{k}-{size}",
-        marks=[] if k in EVERYDAY else [pytest.mark.slow],
-    )
-    for k, (name, options, size) in enumerate(ENGINES)
-]
+CASES = everyday(
+    ENGINES,
+    [ENGINES[1], ENGINES[7]],
+    id=lambda *case: f"{case[0]}-{ENGINES.index(case)}-{case[2]}",
+)
 # Where what one process has is not what all have.
 CUT = [case for case in CASES if not str(case.id).startswith("ddp")]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import engines
 
@@ -49,24 +50,22 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {"lr": 2e-2, "precision": "eco_stochastic"}),
 ]
 
-EVERYDAY = [
-    k
-    for k, (name, options, *_) in enumerate(ENGINES)
-    if name in ("ddp", "fsdp", "hsdp", "tensor_parallel", "fsdp_tensor_parallel")
-    and not options.get("sequence")
-]
-CASES = [
-    pytest.param(
-        name,
-        options,
-        size,
-        id=f"{name}-{k}-{size}",
-        # By default one case of each way to cut; what engines do besides is slow.
-        marks=[] if k in EVERYDAY and size not in slow else [pytest.mark.slow],
-    )
-    for k, (name, options, sizes, slow) in enumerate(ENGINES)
-    for size in sorted((*sizes, *slow))
-]
+_KINDS = [(name, options) for name, options, *_ in ENGINES]
+_SLOW = [(name, options, size) for name, options, _, slow in ENGINES for size in slow]
+# By default one case of each way to cut; what engines do besides is slow.
+CASES = everyday(
+    [
+        (name, options, size)
+        for name, options, sizes, slow in ENGINES
+        for size in sorted((*sizes, *slow))
+    ],
+    lambda name, options, size: (
+        name in ("ddp", "fsdp", "hsdp", "tensor_parallel", "fsdp_tensor_parallel")
+        and not options.get("sequence")
+        and (name, options, size) not in _SLOW
+    ),
+    id=lambda name, options, size: f"{name}-{_KINDS.index((name, options))}-{size}",
+)
 
 
 @functools.cache

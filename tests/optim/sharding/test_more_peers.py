@@ -20,26 +20,12 @@ from tests.optim.sharding.engines import quiet
 from tests.optim.sharding.layouts import Layout
 
 BF16 = torch.bfloat16
-SLOW = pytest.mark.slow
 
 
 # In the executor that compiles nothing: this is about what is asked of it.
 def on_torch(function: Any, *args: Any) -> Any:
     with mcf.executor("torch"):
         return function(*args)
-
-
-@pytest.mark.parametrize(
-    ("engine", "size"), [("fsdp", 2), pytest.param("tensor_parallel", 2, marks=SLOW)]
-)
-def test_torchao_2296_stochastic_rounding_of_shared_parameters(
-    world: World, engine: str, size: int
-) -> None:
-    """Its stochastic rounding to bf16 works in one process and raises under FSDP and TP."""
-    several = [("AdamW", {"lr": 2e-2, "precision": p}) for p in ("stochastic", "bf16_sr")]
-    expected = on_torch(engines.trained, "plain", {}, several)
-    for found in world.run(size, on_torch, engines.trained, engine, {}, several):
-        assert found == expected
 
 
 def formats(layout: Layout | None, shape: tuple[int, ...]) -> Any:

@@ -21,6 +21,7 @@ from mcf.convert.rounding import round_to
 from mcf.optim.sharding import gradient_sums
 from mcf.optim.sharding.gradient_sums import ExactSum
 from tests.helpers.draws import bell, power_of_two
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import reductions
 
@@ -196,9 +197,7 @@ MORE = [
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize(
-    ("kind", "size"), [*ENGINES, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)]
-)
+@pytest.mark.parametrize(("kind", "size"), everyday([*ENGINES, *MORE], ENGINES))
 def test_engines_have_the_same_bits(world: World, one: Any, kind: str, size: int) -> None:
     # But for the empty parameter, which FSDP does not take.
     expected = [update[:-1] for update in one]

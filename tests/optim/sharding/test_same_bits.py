@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import mcf.optim
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts
 from tests.optim.sharding.layouts import LAYOUTS, Layout
@@ -63,7 +64,7 @@ def check(
 FIRST = next(v for v in VARIANTS if v.make is mcf.optim.AdamW)
 SIZES = sorted({x.size for x in LAYOUTS})
 # By default the layouts of four processes, which have all that those of fewer have but the odd.
-LARGEST = [pytest.param(n, marks=[] if n == max(SIZES) else [pytest.mark.slow]) for n in SIZES]
+LARGEST = everyday(SIZES, [max(SIZES)])
 
 
 def of_size(size: int) -> list[Layout]:
@@ -96,7 +97,7 @@ BEST = ("plus", "light")
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("variant", [*RULES.values(), *recent(-1)], ids=str)
+@pytest.mark.parametrize("variant", [*RULES.values(), *recent()], ids=str)
 def test_all_rules(world: World, variant: Variant) -> None:
     """On a layout with everything in it: rows, columns, strided, replicated, plain, empty."""
     (best,) = [p for p in BEST if p in variant.make.precisions][:1]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mcf.optim import PRECISIONS
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import saved
 from tests.optim.sharding.saved import Given
@@ -16,6 +17,8 @@ EVERYDAY: list[Given] = [
     ("AdamW", {"lr": 2e-2, "precision": "plus"}),
     ("AdamW", {"lr": 2e-2, "precision": "split16", "max_grad_norm": 1.0}),
     ("AdamW", {"lr": 2e-2, "precision": "stochastic"}),
+    # Two numbers to a byte.
+    ("AdamW", {"lr": 2e-2, "precision": "4bit"}),
 ]
 ALL: list[Given] = [("AdamW", {"lr": 2e-2, "precision": p}) for p in PRECISIONS] + [
     ("NAdam", {"lr": 2e-2, "precision": "split8"}),
@@ -58,7 +61,7 @@ def _uninterrupted(all_of_them: bool, steps: int) -> Any:
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "chain",
-    [pytest.param(c, marks=[pytest.mark.slow] if k else []) for k, c in enumerate(CHAINS)],
+    everyday(CHAINS, list(CHAINS)[:1]),
 )
 def test_chain(world: World, tmp_path: Any, chain: str, everything: bool, filled: bool) -> None:
     several = ALL if everything else EVERYDAY
@@ -103,16 +106,13 @@ FLAGS: list[dict[str, bool]] = [
 @pytest.mark.parametrize(
     "flags",
     # By default what moves states between processes, and what names them otherwise.
-    [
-        pytest.param(f, marks=[pytest.mark.slow] if k in (0, 1, 2, 4, 6) else [])
-        for k, f in enumerate(FLAGS)
-    ],
+    everyday(FLAGS, [FLAGS[3], FLAGS[5], *FLAGS[7:]]),
     ids=lambda f: "-".join(f) or "none",
 )
-@pytest.mark.parametrize("layout", ["fsdp", pytest.param("fsdp_tp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", everyday(["fsdp", "fsdp_tp", "fsdp_offload"], ["fsdp"]))
 def test_options(world: World, flags: dict[str, bool], layout: str) -> None:
     size = 3 if layout == "fsdp" else 4
-    engine: tuple[str, dict[str, Any]] = ("fsdp", {})
+    engine: tuple[str, dict[str, Any]] = (layout, {})
     if layout == "fsdp_tp":
         engine = ("fsdp_tensor_parallel", {"shape": (2, 2)})
     for found in world.run(size, saved.handed_over, engine, engine, EVERYDAY, flags):
@@ -150,6 +150,8 @@ def test_conversion(world: World, source: str, target: str, how: str) -> None:
     ("size", "engine", "options"),
     [
         (3, "fsdp_offload", {}),
+        # Of some parameters some processes have nothing.
+        (4, "fsdp", {}),
         (4, "fsdp_tensor_parallel", {"shape": (2, 2), "sequence": True}),
         (4, "fsdp_ignored", {}),
     ],

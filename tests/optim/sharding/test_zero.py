@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 
 import mcf.optim
+from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts
 from tests.optim.sharding.engines import quiet
@@ -70,11 +72,7 @@ def divided(given: dict[str, Any]) -> tuple[list[str], list[str] | None, int]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("size", "given"),
-    [
-        pytest.param(size, given, marks=[] if (size, k) == (2, 1) else [pytest.mark.slow])
-        for size in (2, 3)
-        for k, given in enumerate(STRATEGIES)
-    ],
+    everyday(itertools.product((2, 3), STRATEGIES), [(2, STRATEGIES[1])]),
     ids=str,
 )
 def test_the_same_bits(world: World, size: int, given: dict[str, Any]) -> None:
