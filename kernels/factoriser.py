@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -50,44 +49,6 @@ class Factoriser:
             False where it has none, and has done nothing.
         """
         return False
-
-    def prepare_elimination(
-        self, spec: Elimination, shape: Sequence[int], sides: int = 0, determinant: bool = False
-    ) -> Callable[..., tuple[Any, Any]] | None:
-        """Prepare `eliminate` for whole matrices [B, m, n], m >= n; None if unsupported.
-
-        Rows are exchanged. With right-hand sides or determinants the factors are not returned.
-
-        Returns:
-            A function of the addresses of A and, for "lu", of the right-hand sides and of the
-            determinants. It returns `info` and then the pivots as integers.
-        """
-        return None
-
-    def prepare_substitution(
-        self,
-        spec: Elimination,
-        shape: Sequence[int],
-        strides: Sequence[int],
-        upper: bool,
-        unit: bool,
-    ) -> Callable[[list[int], list[int]], Any] | None:
-        """Prepare `substitute` for contiguous X [B, w, k] and strided A; None if unsupported.
-
-        Returns:
-            A function of the addresses of A and X.
-        """
-        return None
-
-    def prepare_reflection(
-        self, spec: Reflection, shape: Sequence[int], wanted: int
-    ) -> Callable[[list[int], list[int]], Any] | None:
-        """Prepare `reflect` for all columns of matrices [B, m, n]; None if unsupported.
-
-        Returns:
-            A function of the addresses of R and of so many columns of Q.
-        """
-        return None
 
     def prepare_decomposition(
         self, spec: Decomposition, batch: int, shape: tuple[int, int], numbers: Numbers

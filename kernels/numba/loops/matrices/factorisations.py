@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -41,29 +40,6 @@ class CpuFactoriser(Factoriser):
         more = sides, determinant
         elimination_loops.panel(spec, a, start, width, info, pivots, exchange, *more)
         return True
-
-    def prepare_elimination(
-        self, spec: Elimination, shape: Sequence[int], sides: int = 0, determinant: bool = False
-    ) -> Callable[..., tuple[Any, Any]] | None:
-        """See `Executor`; for few elements, on one thread, as the next two."""
-        return elimination_loops.one_elimination(spec, shape, sides, determinant)
-
-    def prepare_substitution(
-        self,
-        spec: Elimination,
-        shape: Sequence[int],
-        strides: Sequence[int],
-        upper: bool,
-        unit: bool,
-    ) -> Callable[[list[int], list[int]], Any] | None:
-        """See `Executor`."""
-        return elimination_loops.one_substitution(spec, shape, strides, upper, unit)
-
-    def prepare_reflection(
-        self, spec: Reflection, shape: Sequence[int], wanted: int
-    ) -> Callable[[list[int], list[int]], Any] | None:
-        """See `Executor`."""
-        return reflection_loops.one_reflection(spec, shape, wanted)
 
     def substitute(
         self,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +15,9 @@ from torch import Tensor
 from mcf.kernels.numba.cache import keys, objects
 from mcf.kernels.numba.compile import rewrite, stored
 from mcf.kernels.numba.loops.matrices import lane_text, reflection_lanes, reflection_text
-from mcf.kernels.numba.loops.matrices.one_panel import OnePanel, memory
+from mcf.kernels.numba.loops.matrices.matrix_loop import MatrixLoop, memory
 from mcf.kernels.numba.loops.matrices.reflection_text import PAD
-from mcf.kernels.numba.runtime import team
 from mcf.kernels.reflection import ComplexFold, Reflection
-from mcf.kernels.sequence import Bindable, Bound
 
 
 @functools.cache
@@ -53,30 +50,29 @@ def panel(
     q: Sequence[Tensor] | None,
 ) -> None:
     """See `mcf.kernels.executor.Executor.reflect`."""
-    batch, rows, columns = r[0].shape
-    height, width = v[0].shape[1:]
-    rest = columns - start - width if whole else 0
     wanted = 0 if q is None else q[0].shape[2]
-    if whole and start == 0 and _are_lanes(batch, rows, columns):
-        every = one_reflection(spec, r[0].shape, wanted)
-        every([*map(_address, r)], [*map(_address, q or ())])
-        return
+    if whole and start == 0 and _are_lanes(*r[0].shape):
+        _of_lanes(spec, r[0].shape, wanted).run([*r, *(q or r)])
+    else:
+        loop = _of_rows(spec, r[0].shape, start, v[0].shape, whole, wanted)
+        loop.run([*r, *(q or t), *v, *t])
+
+
+@functools.lru_cache(1024)
+def _of_rows(
+    spec: Reflection, shape: torch.Size, start: int, panel: torch.Size, whole: bool, wanted: int
+) -> MatrixLoop:
+    """Return the loop over panels [B, height, width] of matrices [B, m, n]."""
+    batch, rows, columns = shape
+    _, height, width = panel
+    rest = columns - start - width if whole else 0
     work = batch * height * width * (width + rest + wanted)
-    threads = torch.get_num_threads() if work > team.SERIAL else 1
-    parts = max(1, min(threads, batch))
     words = {"rows": rows, "columns": columns, "start": start, "width": width}
     words |= _sizes(height, width, rest, wanted)
-    _memory, scratch = _room(spec, words, parts)
-    bases = array("Q", [*map(_address, (*r, *(q or t), *v, *t)), *scratch])
-    shares = team.shares(batch, parts)
-    words |= {"bases": bases.buffer_info()[0], "shares": shares.buffer_info()[0], "parts": parts}
-    table = array("Q", [words[name] for name in reflection_text.WORDS])
     with stored.lock:
         address = _compiled(spec).address
-    team.run(address, table.buffer_info()[0], parts)
-
-
-_address = Tensor.data_ptr
+    room = functools.partial(_room, spec, words)
+    return MatrixLoop(address, reflection_text.WORDS, words, batch, work, room)
 
 
 def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
@@ -96,56 +92,20 @@ def _room(spec: Reflection, words: dict[str, int], parts: int) -> tuple[Any, lis
     return memory(counts, sizes, torch.float64, parts)
 
 
-def one_reflection(spec: Reflection, shape: Sequence[int], wanted: int) -> OneReflection:
-    """See `mcf.kernels.executor.Executor.prepare_reflection`."""
-    batch, rows, columns = shape
-    width = min(rows, columns)
-    rest = columns - width
-    work = batch * rows * width * (width + rest + wanted)
-    words = {"rows": rows, "columns": columns, "width": width}
-    if _are_lanes(batch, rows, columns):
-        return _of_lanes(spec, words | {"batch": batch, "wanted": wanted}, work)
-    words |= {"start": 0} | _sizes(rows, width, rest, wanted)
-
-    def room(parts: int) -> tuple[Any, list[int]]:
-        kept, scratch = _room(spec, words, parts)
-        # V and T, of which nobody asks.
-        sizes = [batch * rows * width] * spec.terms + [batch * width * width] * spec.terms
-        own = [torch.empty(size, dtype=torch.float64, device="cpu") for size in sizes]
-        return (kept, own), [*map(Tensor.data_ptr, own), *scratch]
-
-    with stored.lock:
-        address = _compiled(spec).address
-    return OneReflection(OnePanel(address, reflection_text.WORDS, words, batch, work, room))
-
-
-class OneReflection(Bindable):
-    """What `prepare_reflection` returns; as a step it takes R and Q, or R twice."""
-
-    def __init__(self, panel: OnePanel) -> None:
-        """The loop."""
-        self._panel = panel
-
-    def __call__(self, r: list[int], q: list[int]) -> Any:
-        """See `mcf.kernels.executor.Executor.prepare_reflection`."""
-        return self._panel(r + (q or r), [])
-
-    def bound(self, addresses: Sequence[int]) -> Bound | None:
-        """The call for these addresses."""
-        return self._panel.bound([*addresses], [])
-
-
 def _are_lanes(batch: int, rows: int, columns: int) -> bool:
     return lane_text.across(batch, max(rows, columns), most=lane_text.MOST_REFLECTED)
 
 
-def _of_lanes(spec: Reflection, words: dict[str, int], work: int) -> OneReflection:
-    """The same for small matrices of a batch."""
-    sizes = reflection_lanes.sizes(words["rows"], words["columns"])
+@functools.lru_cache(1024)
+def _of_lanes(spec: Reflection, shape: torch.Size, wanted: int) -> MatrixLoop:
+    """Return the loop over blocks of small matrices [B, m, n]."""
+    batch, rows, columns = shape
+    width = min(rows, columns)
+    sizes = reflection_lanes.sizes(rows, columns)
+    words = {"rows": rows, "columns": columns, "width": width, "batch": batch, "wanted": wanted}
     words |= {f"{kind}_size": sizes[kind] for kind in "mv"}
-    counts = reflection_lanes.operands(spec)
-    room = functools.partial(memory, counts, sizes, torch.float64)
+    room = functools.partial(memory, reflection_lanes.operands(spec), sizes, torch.float64)
     with stored.lock:
         address = _compiled(spec, True).address
-    blocks = lane_text.blocks(words["batch"])
-    return OneReflection(OnePanel(address, reflection_lanes.WORDS, words, blocks, work, room))
+    work = batch * rows * width * (columns + wanted)
+    return MatrixLoop(address, reflection_lanes.WORDS, words, lane_text.blocks(batch), work, room)
