@@ -74,7 +74,8 @@ def _factored(
     count = min(m, n)
     device = a[0].device
     pivots = torch.arange(1, count + 1, dtype=torch.int32, device=device)
-    pivots = pivots.expand(*batch, count).clone()
+    if batch:
+        pivots = pivots.expand(*batch, count).clone()
     info = torch.zeros(batch, dtype=torch.int32, device=device)
     done = False
     if a[0].numel():

@@ -69,7 +69,8 @@ class _Valued(torch.autograd.Function):
 
 
 def _is_narrow(x: Any) -> bool:
-    return isinstance(x, MCFTensor) and x.dtype is torch.float16
+    # Not asked of the tensor: above autograd that would be a function of torch.
+    return isinstance(x, MCFTensor) and x.__dict__["_c0"].dtype is torch.float16
 
 
 def needs_room(func: Any, args: tuple[Any, ...]) -> bool:
