@@ -78,7 +78,7 @@ EXPECTED = (
     (
         r"_?native_batch_norm(_legit)?",
         "out=, ",
-        "the out= of operators behind batch norm takes its targets by other names, and is not there",
+        "the out= of operators behind batch norm has other names, and is not there",
     ),
     (
         r"linspace.tensor_overload",
