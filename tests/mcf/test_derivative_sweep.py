@@ -66,6 +66,7 @@ _LEFT: tuple[tuple[str, str, str, str], ...] = (
      "L of torch's sample is no factor with pivots: partial solutions leave the range"),
     ("lu_solve", "derivative 1", "bf16, fp32", "as its value; L has no condition to speak of"),
     ("lu_solve", "derivative 0", "fp32", "as its value"),
+    ("linalg.lu_solve", "derivative 0, derivative 1", "bf16, fp32", "as lu_solve"),
     ("ormqr", "value", "fp16, bf16, fp32",
      "tau of torch's sample makes no reflections, and products of three leave the range"),
     ("linalg.householder_product", "value", "bf16, fp32", "as ormqr"),
@@ -95,6 +96,10 @@ _LEFT: tuple[tuple[str, str, str, str], ...] = (
     ("nn.functional.triplet_margin_loss, nn.functional.triplet_margin_with_distance_loss",
      "value, derivative 0", "bf16, fp32",
      "a difference of distances to an anchor that is far from both cancels"),
+    ("nn.functional.hinge_embedding_loss", "value", "bf16, fp32",
+     "targets of the sweep are neither 1 nor -1: both terms are added up, and cancel"),
+    ("nn.functional.gaussian_nll_loss", "derivative 2", "fp32",
+     "quotients by squares of variances have no room for two components"),
     ("nn.functional.ctc_loss", "derivative 0", "fp16, bf16, fp32",
      "exponentials of differences of sums of logarithms, whose errors are relative to the sums"),
 )  # fmt: skip

@@ -80,7 +80,7 @@ def _plus(
     return fitted(_sum(name, roomy(given), product, beta), given, x, y)  # type: ignore[no-any-return]
 
 
-def _sum(name: str, given: Any, product: Any, beta: Any) -> Tensor:
+def _sum(name: str, given: Any, product: Tensor, beta: Any) -> Tensor:
     """beta * given + product."""
     if not expands(given.shape, product.shape):
         raise RuntimeError(
