@@ -26,7 +26,7 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-from mcf.kernels.algorithms import distillation, ieee, settled
+from mcf.kernels.algorithms import distillation, ieee, order
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import Fold, product_fold
 from mcf.kernels.formats import FP64
@@ -128,7 +128,7 @@ def decomposition(given: int) -> Decomposition:
         refinement(terms),
         plain,
         distillation.distill(plain.state, plain.state, partial=True),
-        settled.USUAL[terms],
-        settled.TIDY[terms],
+        order.USUAL[terms],
+        order.TIDY[terms],
         ieee.SQRT[terms],
     )

@@ -21,8 +21,8 @@ from mcf.optim.step import gradient_scaling
 from mcf.optim.step.bucket import Bucket, Named, Request
 from mcf.optim.step.kernel import GradientForm, states
 from mcf.optim.step.run import Steps
-from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+from mcf.optim.storage.strategy_arithmetic import Arithmetic, arithmetic
 
 Group = dict[str, Any]
 

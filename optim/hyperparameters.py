@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mcf.optim.rule.rule import Rule
-from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 if TYPE_CHECKING:
     from mcf.optim.grouped import GroupedOptimizer

@@ -1,5 +1,11 @@
-"""The documentation says what the code says."""
+"""The documentation says what the code says.
 
+Caught mutants of the tables of files: a file that has no row, two rows or another name; a row
+without words.
+"""
+
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import mcf
@@ -40,3 +46,32 @@ def test_every_precision_has_its_row() -> None:
     page = (DOCS / "semantics.md").read_text()
     for name in PRECISIONS:
         assert f"| `{name}` |" in page
+
+
+ROOT = DOCS.parent
+# Folders whose files docs/architecture.md does not list.
+UNLISTED = ("mcf/tensor/",)
+
+
+def listed(page: str) -> Iterator[tuple[str, str]]:
+    """Yield each file of the tables of `docs/architecture.md`, and what it does."""
+    for section in page.split("\n#### `")[1:]:
+        folder, _, rest = section.partition("/`\n")
+        table = rest.split("\n#")[0]
+        for name, text in re.findall(r"^\| `(\w+\.py)` \| (.*) \|$", table, re.MULTILINE):
+            yield f"{folder}/{name}", text
+
+
+def test_page_of_architecture_lists_every_file_once() -> None:
+    rows = list(listed((DOCS / "architecture.md").read_text()))
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("kernels", "mcf", "optim")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    wanted = [file for file in files if not file.startswith(UNLISTED)]
+    assert sorted(file for file, _ in rows) == sorted(wanted)
+    for file, text in rows:
+        assert re.fullmatch(r"[A-Z].*\.", text), file
+        assert len(text.split()) <= 25, file

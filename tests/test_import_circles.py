@@ -1,7 +1,7 @@
-"""No package imports in a circle, imports inside functions included.
+"""No package imports in a circle, imports inside functions included, and folders are layers.
 
 Caught mutants: a function-local import that leads back to its file; two files that import each
-other; a circle through three.
+other; a circle through three; a folder that imports one above it.
 """
 
 from __future__ import annotations
@@ -106,3 +106,48 @@ def test_circles_are_found() -> None:
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mcf.c\n"
     assert imported(text, known) == set()
     assert imported("def f():\n    from mcf.a import b, name\n", known) == {"mcf.a", "mcf.a.b"}
+
+
+# Folders in the order in which they import: each only itself and those before it. "" holds the
+# files of the package itself.
+LAYERS = {
+    "mcf.kernels.numba": ("runtime", "cache", "compile", "loops", ""),
+    "mcf.optim": (
+        ("sharding", "storage"), "parameters", "rule", "step", "", "rules",
+        "conversion", ("gradients", "offload", "average", "wrap"),
+    ),
+}  # fmt: skip
+
+
+def layer(package: str, module: str) -> int:
+    """Return the index of the layer in which a module of a package stands."""
+    folder, _, rest = module.removeprefix(f"{package}.").partition(".")
+    layers = [{each} if isinstance(each, str) else set(each) for each in LAYERS[package]]
+    (found,) = (k for k, names in enumerate(layers) if (folder if rest else "") in names)
+    return found
+
+
+def upward(package: str, graph: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """Return the imports of a package's files from a layer above theirs."""
+    known = modules()
+    files = [
+        name
+        for name in graph
+        if name.startswith(f"{package}.") and known[name].name != "__init__.py"
+    ]
+    return [
+        (name, other)
+        for name in files
+        for other in sorted(graph[name].intersection(files))
+        if layer(package, other) > layer(package, name)
+    ]
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_folders_import_only_layers_below(package: str) -> None:
+    assert upward(package, graph()) == []
+
+
+def test_upward_import_is_found() -> None:
+    storage, rule = "mcf.optim.storage.codes", "mcf.optim.rule.rule"
+    assert upward("mcf.optim", {storage: {rule}, rule: {storage}}) == [(storage, rule)]

@@ -4,9 +4,11 @@ from mcf.kernels.algorithms.primitives import (
     ONE,
     ZERO,
     absolute,
+    bits,
     bits64,
     const,
     floor,
+    from_bits,
     from_bits64,
     rn,
     where,
@@ -83,3 +85,22 @@ def nearest(x, shift, least, largest):
     rounded = rn(rn(size + base) - base)
     beyond = from_bits64(whole(0x7FF0000000000000))
     return with_sign(where(rounded > largest, beyond, rounded), x)
+
+
+# Steps of formulas on the bits of float32 registers, beside which a long is a word.
+
+
+def short_with_sign(x, y):
+    """|x| with the sign bit of y."""
+    magnitude = bits(x) & whole(0x7FFFFFFF)
+    return from_bits(magnitude | (bits(y) & whole(-0x80000000)))
+
+
+def short_negative(x):
+    """Whether the sign bit is set."""
+    return bits(x) < whole(0)
+
+
+def short_infinite(x):
+    """Whether x is an infinity."""
+    return absolute(x) > const(3.4028234663852886e38)

@@ -1,7 +1,7 @@
 """softmax, log_softmax and logsumexp along a dimension.
 
 Each is a few steps element by element (`mcf.elementary.steps`), and between them the largest number
-and the sum of each row (`mcf.elementary.rows`).
+and the sum of each row (`mcf.elementary.softmax_rows`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from mcf.elementary import exponential, logarithm
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.operator import checked
-from mcf.elementary.rows import Rows
+from mcf.elementary.softmax_rows import Rows
 from mcf.elementary.steps import Step, run
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (

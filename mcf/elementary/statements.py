@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import tables
-from mcf.kernels.algorithms import longs, short_longs
+from mcf.kernels.algorithms import longs
 from mcf.kernels.algorithms import primitives as p
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -44,8 +44,8 @@ _BITWISE: dict[Format, dict[str, Any]] = {
         "copysign": longs.with_sign, "signbit": longs.negative, "isinf": longs.infinite,
     },
     FP32: {
-        "copysign": short_longs.with_sign, "signbit": short_longs.negative,
-        "isinf": short_longs.infinite,
+        "copysign": longs.short_with_sign, "signbit": longs.short_negative,
+        "isinf": longs.short_infinite,
     },
 }  # fmt: skip
 # What is rounded to the format of the operands.

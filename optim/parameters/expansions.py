@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mcf.kernels.formats import BF16, FP16
 from mcf.optim.sharding.shards import is_sharded, local
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import STRATEGIES
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 from mcf.tensor import MCFTensor
 
 

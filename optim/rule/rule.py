@@ -10,10 +10,10 @@ from typing import Any
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import parameters
 from mcf.kernels.formats import Format
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.codes import RATIO8
 from mcf.optim.storage.stochastic import STOCHASTIC
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 # How a state is kept: as the strategy's first moments are, or as its second ones; as second ones,
 # but never in a code (SLOW: an average that forgets more slowly than the second moment, which

@@ -18,7 +18,6 @@ from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Coefficients, Rule
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import (
     accumulate,
@@ -31,6 +30,7 @@ from mcf.optim.storage.slots import (
     unbias,
 )
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 
 def ademamix(

@@ -17,9 +17,9 @@ from mcf.optim.options import Options
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
 from mcf.optim.rule.terms import param_terms
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.slots import accumulate, param_value, scaled_gradient
 from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 
 def lion(

@@ -31,10 +31,10 @@ from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
 from mcf.optim.step.opaque_operator import registered
 from mcf.optim.step.table import Table
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.base import Coding
 from mcf.optim.storage.slots import accumulate, ahead, param_value, scaled_gradient
 from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 
 def muon_momentum(

@@ -21,7 +21,6 @@ from mcf.optim.rule.terms import adamw_terms
 from mcf.optim.rules.ademamix import leading_bits
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.storage import values
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import (
     accumulate,
@@ -31,6 +30,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
 )
 from mcf.optim.storage.strategies import WITHOUT_FIRST, PrecisionName
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 
 def schedule_free(

@@ -19,7 +19,6 @@ from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import feedback_factor, momentum_feed_back
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
 from mcf.optim.rule.terms import param_terms
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.slots import (
     accumulate,
     decayed,
@@ -29,6 +28,7 @@ from mcf.optim.storage.slots import (
     scaled_gradient,
 )
 from mcf.optim.storage.strategies import PrecisionName
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 
 def sgd(

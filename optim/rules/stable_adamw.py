@@ -27,9 +27,9 @@ from mcf.optim.step.kernel import GradientForm, given_scalars, kernel, states
 from mcf.optim.step.norm import total_norm
 from mcf.optim.step.opaque_operator import registered, update_
 from mcf.optim.step.table import Table
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 # Steps whose rate is divided by the root mean square of what a tensor's update would be.
 

@@ -17,7 +17,7 @@ from mcf.optim.sharding import shards
 from mcf.optim.sharding.across import Across, every, everyone
 from mcf.optim.step import gradient_scaling
 from mcf.optim.step.kernel import GradientForm, states
-from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 Group = dict[str, Any]
 # A parameter, after the words that name it in messages.

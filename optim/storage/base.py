@@ -103,7 +103,7 @@ class Storage:
         """Return the algorithm by which a parameter takes an update.
 
         Args:
-            strict: whether every operation is rounded; see `mcf.optim.storage.arithmetic`.
+            strict: whether every operation is rounded; see `mcf.optim.storage.strategy_arithmetic`.
             held: whether the parameter is an expansion; see there.
             random: whether its words are rounded by `roundings` when they are stored.
         """

@@ -1,4 +1,4 @@
-"""The names an update rule leaves open; a precision strategy fills them (`optim.strategies`)."""
+"""Name the functions that an update rule leaves open; a strategy fills them (`strategies`)."""
 
 
 def unfilled(name):

@@ -20,8 +20,8 @@ from mcf.optim.precision import Precision, by_name, parts, strategy_of
 from mcf.optim.sharding.across import everyone, place_gradient
 from mcf.optim.step import gradient_scaling, rewritten
 from mcf.optim.step.rewritten import Marks
-from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
 from mcf.optim.storage.strategies import STRATEGIES, WITHOUT_FEEDBACK, PrecisionName, Strategy
+from mcf.optim.storage.strategy_arithmetic import Arithmetic, arithmetic
 from mcf.optim.wrap import wrap_checkpoint as checkpoint
 from mcf.optim.wrap import wrap_rules as rules
 from mcf.optim.wrap import wrap_storage as storage

@@ -17,11 +17,11 @@ from mcf.optim.sharding.shards import like, local
 from mcf.optim.step.opaque_operator import registered
 from mcf.optim.step.stretched import update
 from mcf.optim.storage import values
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR, kahan
 from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN
+from mcf.optim.storage.strategy_arithmetic import Arithmetic
 from mcf.optim.wrap.wrap_rules import is_state
 
 # Key of the stream of random bits and the parameter's first element in it.

@@ -27,8 +27,8 @@ from mcf.optim.rule.rule import Rule
 from mcf.optim.rules import adamw, muon, stable_adamw
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
-from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
 from mcf.optim.storage.strategies import STRATEGIES
+from mcf.optim.storage.strategy_arithmetic import Arithmetic, arithmetic
 from mcf.optim.wrap import wrap_storage as plugin_storage
 from tests.kernels.function_kernels import complex_kernels, elementary_kernels
 

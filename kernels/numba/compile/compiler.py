@@ -29,8 +29,6 @@ from mcf.kernels.numba.compile.instructions import (
     usual_nan,
 )
 from mcf.kernels.numba.compile.settings import Settings
-from mcf.kernels.numba.loops.matrices import decomposition_text
-from mcf.kernels.numba.loops.rows import scan_text, side_text
 from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import ComplexFold, Reflection
 from mcf.kernels.rotation import VANISHED, Rotations
@@ -151,8 +149,15 @@ def rotations(spec: Rotations, text: str, letters: Mapping[str, int]) -> Any:
     return callback(text, f"<mcf numba rotations {spec.parts} {spec.terms}>", namespace)
 
 
-def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
-    """The callback of what is done with rows; `letters` are components of kinds of numbers."""
+def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[str, float]) -> Any:
+    """Compile the callback of a task on rows.
+
+    Args:
+        task: the declaration.
+        text: the source of the loop.
+        letters: the number of components of each kind of number.
+        sizes: the constants that the source names.
+    """
     settings = Settings(FP64, FP64, (("rc", FP64),))
     namespace: dict[str, Any] = {
         "algorithm": inlining.algorithm(settings, task.algorithm),
@@ -161,9 +166,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
         "put": memory.put,
         "prefetch": memory.prefetch,
         **bits.NAMES,
-        **{n: getattr(scan_text, n) for n in ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")},
-        "LANES": side_text.LANES,
-        "AWAY": side_text.AWAY,
+        **sizes,
         "HUGEST": np.inf,
         "LOWEST": -(2**63),
         "HIGHEST": 2**63 - 1,
@@ -238,8 +241,8 @@ def refinement(spec: Refinement, text: str, letters: Mapping[str, int]) -> Any:
     return callback(text, f"<mcf numba refinement {spec.parts} {spec.terms}>", namespace)
 
 
-def decomposition(spec: Decomposition, text: str) -> Any:
-    """The callback of whole decompositions."""
+def decomposition(spec: Decomposition, text: str, letters: Mapping[str, int]) -> Any:
+    """Compile the callback of whole decompositions; `letters` as in `rotations`."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     inner = spec.refinement
     folds = {"": (inner.fold, inner.settle), "_plain": (spec.plain, spec.settle_plain)}
@@ -252,8 +255,7 @@ def decomposition(spec: Decomposition, text: str) -> Any:
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
-    counts = decomposition_text.operands(spec)
-    namespace |= _accesses(FP64, {name: (count, FP64) for name, count in counts.items()})
+    namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     zeros = (0.0,) * spec.terms
     namespace |= {"ZEROS": zeros, "ONES": (1.0, *zeros[1:]), "TERMS": spec.terms}
     namespace |= {"ZEROS_plain": (0.0,), "TERMS_plain": 1}

@@ -13,7 +13,7 @@ from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
 from mcf.kernels.numba.compile.llvm_types import DOUBLE, FLOAT, I1, I32, I64
 from mcf.kernels.numba.compile.settings import Settings
-from mcf.kernels.numba.compile.tracing import Trace
+from mcf.kernels.numba.compile.trace import Trace
 
 _TYPES = {
     types.float32: FLOAT, types.float64: DOUBLE, types.boolean: I1, types.int32: I32,

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from mcf.kernels.bind import Algorithm, Binder
-from mcf.kernels.numba.compile.tracing import Trace, Value
+from mcf.kernels.numba.compile.trace import Trace, Value
 
 
 class Calling(Binder):

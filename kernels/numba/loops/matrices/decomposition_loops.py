@@ -39,7 +39,9 @@ def _compiled(spec: Decomposition) -> objects.Native:
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba.compile import compiler
 
-        return rewrite.rewritten(compiler.decomposition(spec, text))
+        return rewrite.rewritten(
+            compiler.decomposition(spec, text, decomposition_text.operands(spec))
+        )
 
     used = [spec.settle_plain, spec.usual, spec.tidy, spec.root]
     for fold in (spec.plain, spec.refinement.fold):

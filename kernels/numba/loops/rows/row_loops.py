@@ -61,6 +61,13 @@ def _side(task: RowTask) -> ModuleType:
     return side_text if task.name in _PLAIN else side_extreme_text
 
 
+def _sizes() -> dict[str, float]:
+    """Return the constants that the sources of loops over rows name."""
+    names = ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")
+    found = {name: getattr(scan_text, name) for name in names}
+    return {**found, "LANES": side_text.LANES, "AWAY": side_text.AWAY}
+
+
 @functools.cache
 def _loop(
     name: str,
@@ -80,7 +87,7 @@ def _loop(
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba.compile import compiler
 
-        function = compiler.rows(task, source, letters)
+        function = compiler.rows(task, source, letters, _sizes())
         if name in _PLAIN:
             return rewrite.rewritten(function)
         return function
