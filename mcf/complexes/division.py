@@ -1,4 +1,4 @@
-"""The quotient of complex expansions, scaled so that nothing between overflows."""
+"""The quotient of complex expansions, scaled so that no intermediate result overflows."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _Divide = node("Divide", _computed, _backward)
 
 @untraced
 def divide(x: tuple[Any, Any], y: tuple[Any, Any]) -> MCFComplexTensor:
-    """x / y of parts, with a derivative; the imaginary one of x may be None.
+    """Return x / y of parts, with a derivative; the imaginary part of x may be None.
 
-    A zero y gives x / Re y by parts, which is infinite or NaN; an infinite one under a finite x
-    zeros. NaN else where a part is not finite, as in the product.
+    A zero y gives x / Re y by parts, which is infinite or NaN. An infinite y and a finite x give
+    zeros. Otherwise the result is NaN if a part is not finite, as for the product.
     """
     a, b = x
     given = (a, 0.0 if b is None else b, *y)

@@ -1,4 +1,4 @@
-"""What torch's modules and transforms ask of a tensor, or must not do with a complex one."""
+"""Attributes that PyTorch's modules and transforms need, or must not apply to complex tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _no_parameter(z: MCFComplexTensor, value: Any) -> NoReturn:
 
 
 def _of_parts(parts: Any, context: Any) -> MCFComplexTensor:
-    """The tensor of the leaves of a tree, whatever a transform has made of them."""
+    """Return the tensor whose parts are the leaves of a tree, possibly transformed ones."""
     if any(isinstance(v, MCFComplexTensor) for v in parts):
         raise UnsupportedError(
             "a Jacobian of complex numbers with respect to complex ones: jacrev, jacfwd and "
@@ -29,11 +29,11 @@ def _of_parts(parts: Any, context: Any) -> MCFComplexTensor:
     return made(*parts)
 
 
-# `torch.nn.Parameter` says so of what is no plain tensor, and returns it.
+# `torch.nn.Parameter` sets this on objects that are not plain tensors, and returns them.
 method("_is_param", property(lambda z: False, _no_parameter))
-# Of a module's `load_state_dict`.
+# Read by `load_state_dict` of modules.
 method("is_meta", property(lambda z: z.real.is_meta))
-# torch.func's arguments and results: a tree of its parts.
+# Arguments and results of torch.func: the tree of the parts.
 register_pytree_node(
     MCFComplexTensor,
     lambda z: ([z.real, z.imag], None),

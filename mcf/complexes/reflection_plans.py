@@ -1,4 +1,4 @@
-"""Q and R of few small complex matrices by plan, as `mcf.tensor.reflection_plans` has real ones."""
+"""Cached QR of small complex matrices; `mcf.tensor.reflection_plans` has the real ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _plans: dict[tuple[Any, ...], tuple[Factors | None, Any]] = {}
 
 
 def orthogonal(a: Any, mode: str) -> tuple[MCFComplexTensor, MCFComplexTensor] | None:
-    """Q and R of matrices of float64 components, an empty Q for "r"; None where there is no plan.
+    """Return Q and R of float64 matrices, an empty Q for "r"; None if there is no plan.
 
     R has a real diagonal that is not negative.
     """

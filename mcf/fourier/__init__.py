@@ -1,3 +1,3 @@
-"""Discrete Fourier transforms of expansions; `torch.fft` calls them."""
+"""Discrete Fourier transforms of expansions, called by `torch.fft`."""
 
 from mcf.fourier import functions as functions

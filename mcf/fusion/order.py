@@ -1,4 +1,4 @@
-"""In which order the statements of a program stand."""
+"""Order the statements of a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Statement(NamedTuple):
 
 
 def needed(statements: Sequence[Statement], results: Collection[int]) -> list[Statement]:
-    """Those that results come from, in their order."""
+    """Return the statements that results depend on, in their order."""
     wanted, found = set(results), []
     for each in reversed(statements):
         if not wanted.isdisjoint(each.made):
@@ -31,10 +31,11 @@ def needed(statements: Sequence[Statement], results: Collection[int]) -> list[St
 
 
 def depth_first(statements: Sequence[Statement], results: Sequence[int]) -> list[Statement]:
-    """Those that results come from, each after all that only it needs, longest chain first.
+    """Return the statements that results depend on, in depth-first order, longest chain first.
 
-    So fewer numbers are alive at once than in the order of a recording, where what is done to one
-    element of a tensor is done to all of them before the next thing is.
+    Each statement directly follows those that only it needs. So fewer numbers are alive at once
+    than in recording order, in which an operation on all elements of a tensor precedes the next
+    operation.
     """
     maker = {code: k for k, s in enumerate(statements) for code in s.made}
     before = [{maker[c] for c in s.read if c in maker} for s in statements]
