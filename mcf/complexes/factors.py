@@ -151,7 +151,7 @@ def _slogdet(a: Any) -> list[Any]:
 
 
 def _slogdet_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """Return (g - i Im(conj(gs) s)) A^-H; gs and g are gradients of the sign s and the logarithm."""
+    """Return (g - i Im(conj(gs) s)) A^-H; gs, g are gradients of the sign s and the logarithm."""
     sign, _ = out
     of_sign, of_log = grads
     real = torch.zeros_like(sign.real) if of_log is None else of_log

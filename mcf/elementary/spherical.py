@@ -25,9 +25,9 @@ from mcf.kernels.formats import Format
 
 @function("x")
 def spherical_bessel_j0(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
-    """The spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
+    """Return the spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
 
-    Relative to the result everywhere: the angle is reduced exactly whatever its size.
+    The error is relative to the result everywhere: angles of any magnitude are reduced exactly.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
