@@ -149,15 +149,14 @@ def _function(name: str, function: Callable[[Parts, Parts], Any]) -> Callable[..
     def call(x: Any, y: Any, *, alpha: Any = 1, rounding_mode: Any = None) -> Any:
         if rounding_mode is not None:
             raise TypeError(
-                f"torch.{name}: rounding_mode={rounding_mode!r} is for real numbers; allowed is "
-                "None for complex ones"
+                f"torch.{name}: rounding_mode must be None for complex "
+                f"numbers, got {rounding_mode!r}"
             )
         both = parts(x), parts(y if alpha == 1 else y * alpha)
         if both[0] is None or both[1] is None:
             given = (x, y)[both[0] is not None]
             raise TypeError(
-                f"torch.{name}: an operand is of type {type(given).__name__}; allowed are tensors "
-                "and numbers"
+                f"torch.{name}: operands must be tensors or numbers, got {type(given).__name__}"
             )
         return function(both[0], both[1])
 

@@ -56,8 +56,8 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         total = _scaled(input, beta) + found
         if total.shape != found.shape:
             raise RuntimeError(
-                f"torch.addmm and its like: the input has shape {list(input.shape)}; allowed is "
-                f"what is broadcast to the product's, {list(found.shape)}"
+                f"torch.addmm and its like: the input of shape {list(input.shape)} does not "
+                f"broadcast to the shape of the product, {list(found.shape)}"
             )
         return total
 
@@ -110,8 +110,8 @@ def tensordot(x: Any, y: Any, dims: Any = 2) -> Any:
     if isinstance(dims, int):
         if not 0 <= dims <= min(x.ndim, y.ndim):
             raise RuntimeError(
-                f"torch.tensordot: dims is {dims}; allowed is 0 to {min(x.ndim, y.ndim)}, the "
-                "least number of dimensions of both"
+                f"torch.tensordot: dims must be 0 to {min(x.ndim, y.ndim)}, the lesser "
+                f"number of dimensions, got {dims}"
             )
         dims = (range(x.ndim - dims, x.ndim), range(dims))
     left, right = ([d % v.ndim for d in given] for v, given in zip((x, y), dims, strict=True))

@@ -96,8 +96,7 @@ def _setitem(z: MCFComplexTensor, key: Any, value: Any) -> None:
     found = parts(value)
     if found is None:
         raise TypeError(
-            f"z[...] = value: value is of type {type(value).__name__}; allowed are tensors and "
-            "numbers"
+            f"z[...] = value: value must be a tensor or a number, got {type(value).__name__}"
         )
     z.real[key] = found[0]
     z.imag[key] = 0.0 if found[1] is None else found[1]
@@ -131,7 +130,7 @@ def copy_(z: MCFComplexTensor, source: Any, non_blocking: bool = False) -> MCFCo
         )
     found = parts(source)
     if found is None:
-        raise TypeError(f"copy_: source is of type {type(source).__name__}; allowed are tensors")
+        raise TypeError(f"copy_: source must be a tensor, got {type(source).__name__}")
     for mine, theirs in zip((z.real, z.imag), found, strict=True):
         if isinstance(theirs, Tensor):
             mine.copy_(theirs, non_blocking)

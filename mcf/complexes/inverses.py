@@ -96,8 +96,8 @@ def lstsq(A: Any, B: Any, rcond: Any = None, *, driver: str | None = None) -> An
     matrices("lstsq", A)
     if driver not in (None, "gels"):
         raise UnsupportedError(
-            f"linalg.lstsq(driver={driver!r}) of complex expansions; allowed are None and 'gels', "
-            "and torch.linalg.pinv(A) @ B for least norms by singular values"
+            f"linalg.lstsq(driver={driver!r}) is unsupported for complex expansions; use None or "
+            "'gels', or torch.linalg.pinv(A) @ B for least norms by singular values"
         )
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
     rows = None if not B.ndim else B.shape[-1] if vector else B.shape[-2]

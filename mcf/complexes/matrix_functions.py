@@ -30,7 +30,7 @@ def matrix_power(A: Any, n: int) -> Any:
     """
     matrices("matrix_power", A, square=True)
     if not isinstance(n, int):
-        raise TypeError(f"linalg.matrix_power: n is {n!r}; allowed is an int")
+        raise TypeError(f"linalg.matrix_power: n must be an int, got {n!r}")
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 1:

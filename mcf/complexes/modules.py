@@ -12,7 +12,7 @@ from mcf.tensor.registry import UnsupportedError
 
 def _no_parameter(z: MCFComplexTensor, value: Any) -> NoReturn:
     raise TypeError(
-        "torch.nn.Parameter: a complex expansion tensor is no torch.Tensor, so no module would "
+        "torch.nn.Parameter: a complex expansion tensor is not a torch.Tensor, so no module would "
         "register it; make parameters of z.real and z.imag, and mcf.MCFComplexTensor(real, imag) "
         "of them in forward"
     )

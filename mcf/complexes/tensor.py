@@ -76,7 +76,7 @@ class MCFComplexTensor:
         for name, part in (("real", real), ("imag", imag)):
             if not isinstance(part, MCFTensor):
                 raise TypeError(
-                    f"{name} is of type {type(part).__name__}; allowed is mcf.MCFTensor "
+                    f"{name} must be an mcf.MCFTensor, got {type(part).__name__} "
                     "(mcf.complex converts)"
                 )
         for what in ("dtype", "terms", "device"):

@@ -72,8 +72,8 @@ def formatted(z: MCFComplexTensor, spec: str) -> str:
         return text(z, exact=False)
     if spec and not _SPEC.fullmatch(spec):
         raise ValueError(
-            f"format specification {spec!r} is not one of a complex number; allowed are a "
-            "precision and e, E, f, F, g or G, such as '.30f'"
+            f"invalid format specification {spec!r} for a complex number; use a precision "
+            "and e, E, f, F, g or G, such as '.30f'"
         )
     if z.real.numel() == 0:
         return "[]"

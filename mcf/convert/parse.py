@@ -108,7 +108,7 @@ def _text(text: str) -> float | Fraction:
 
 def _no_number(text: str) -> ValueError:
     return ValueError(
-        f"data has the string {_shown(text)}; allowed are decimal numbers such as '-1.5e-3', "
+        f"cannot parse the string {_shown(text)}; use decimal numbers such as '-1.5e-3', "
         "fractions '1/3', hexadecimal '0x1.8p3', 'inf' and 'nan'"
     )
 
@@ -170,7 +170,7 @@ def _scaled(mantissa: int, exponent: int) -> Fraction:
 def _decimal(value: decimal.Decimal) -> float | Fraction:
     sign = -1.0 if value.is_signed() else 1.0
     if value.is_snan():
-        raise ValueError("data has the Decimal sNaN; allowed is the NaN that signals nothing")
+        raise ValueError("cannot convert a signaling NaN; use a quiet NaN")
     if value.is_nan():
         return math.nan
     if value.is_infinite():
@@ -227,7 +227,9 @@ def printed(text: str) -> Any:
     try:
         return json.loads(re.sub(r"[^\[\],\s]+", r'"\g<0>"', text))
     except (json.JSONDecodeError, RecursionError):
-        raise ValueError(f"data has the string {_shown(text)}; its brackets are no list") from None
+        raise ValueError(
+            f"cannot parse the string {_shown(text)}: its brackets do not form a list"
+        ) from None
 
 
 def flatten(data: Any, depth: int = 0) -> tuple[tuple[int, ...], list[Any]]:

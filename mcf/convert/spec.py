@@ -30,7 +30,7 @@ def formatted(parts: Sequence[float], spec: str, usual: Callable[[Sequence[float
     found = _SPEC.fullmatch(spec)
     if found is None:
         raise ValueError(
-            f"format specification {spec!r} is not one of a number; allowed are those of Python's "
+            f"invalid format specification {spec!r}; use one of Python's "
             "float with e, E, f, F, g, G or %, such as '.30f', '+.6e', '>40.20g'"
         )
     kind, exponent = found["type"] or "", ""

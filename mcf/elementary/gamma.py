@@ -49,7 +49,7 @@ _BITS = 12.0
 
 
 def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
-    """Return the degree of a table's series for `terms` components; coefficients have `spare`."""
+    """Return the degree of a table's series for `terms` components and `spare` more bits."""
     return min(degrees - 1, int((working().format.p * terms + 8 + spare) / FALL) + 2)
 
 

@@ -133,7 +133,7 @@ class Writer:
             # PyTorch rounds a number that is combined with a tensor.
             x = _nearest(x, dtype)
         if not dtype.is_floating_point or (dtype in self._narrow and _nearest(x, dtype) != x == x):
-            raise UnrecordableError(f"the number {x} beside {dtype}")
+            raise UnrecordableError(f"the number {x} with dtype {dtype}")
         if not math.isfinite(x):
             if self._register is FP32:
                 (pattern,) = struct.unpack(">i", struct.pack(">f", x))
@@ -241,7 +241,7 @@ class Writer:
         """Return an entry of a table, with its index clamped into the table."""
         name = tables.named.get(table.untyped_storage().data_ptr())
         if name is None or table.dtype != self._kind or not self.has(place):
-            raise UnrecordableError("an index into what is no table")
+            raise UnrecordableError("an index into a tensor that is not a table")
         self.tables[name] = None
         self.read.append(name)
         at = self.call(longs.larger, self.value(place, torch.int64), self.call(p.whole, "0"))

@@ -87,7 +87,7 @@ def _scaled(z: Any, count: int, norm: str | None, inverse: bool) -> Any:
     """Return z over count, over its root, or unchanged."""
     if norm not in _SWAPPED:
         raise RuntimeError(
-            f'Invalid normalization mode: "{norm}"; allowed are "backward", "forward", "ortho"'
+            f'Invalid normalization mode: "{norm}"; use "backward", "forward" or "ortho"'
         )
     if norm == "ortho":
         real = z.real if isinstance(z, MCFComplexTensor) else z

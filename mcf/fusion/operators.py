@@ -109,7 +109,7 @@ def _elementary(
     program: Program, name: str, components: list[Numbers], terms: list[int]
 ) -> list[Numbers]:
     if not fused.is_known(name):
-        raise TooLongError(f"{name} is no formula")
+        raise TooLongError(f"{name} has no formula")
     return program.kernel_on(fused.kernel(name, FP64, *terms), components)
 
 

@@ -57,9 +57,9 @@ def keep_float32(
             unchanged.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if dtype not in _HALF:
-        raise ValueError(f"dtype={dtype!r}; allowed are torch.bfloat16 and torch.float16")
+        raise ValueError(f"dtype must be torch.bfloat16 or torch.float16, got {dtype!r}")
     kept = _outermost(model, which)
     inside = {id(m) for name in kept for m in model.get_submodule(name).modules()}
     there = [m for m in model.modules() if id(m) in inside]
@@ -86,7 +86,7 @@ def _outermost(model: nn.Module, which: Sequence[type[nn.Module] | str]) -> list
     names = {x for x in which if isinstance(x, str)}
     for x in which:
         if not isinstance(x, (str, type)):
-            raise TypeError(f"which has {x!r}; allowed are classes of modules and names")
+            raise TypeError(f"which: expected module classes or names, got {x!r}")
     found = dict(model.named_modules())
     if lost := sorted(names - found.keys()):
         raise ValueError(f"which names {lost[0]!r}, which is not in model.named_modules()")
@@ -95,7 +95,7 @@ def _outermost(model: nn.Module, which: Sequence[type[nn.Module] | str]) -> list
         if not (isinstance(module, classes) or name in names):
             continue
         if not name:
-            raise ValueError("which has the model itself: nothing would be converted")
+            raise ValueError("which contains the model itself: nothing would be converted")
         if not any(name.startswith(f"{outer}.") for outer in kept):
             kept.append(name)
     return kept
@@ -110,8 +110,8 @@ def _check(model: nn.Module, there: list[nn.Module], others: list[nn.Module]) ->
     for name, t in names:
         if t.is_floating_point() and t.dtype != torch.float32:
             raise ValueError(
-                f"{name} is {t.dtype}; allowed is float32: call keep_float32 in the place of "
-                "model.to(dtype), which rounds what should stay"
+                f"{name} must be float32, got {t.dtype}: call keep_float32 instead of "
+                "model.to(dtype), which also rounds modules that should stay"
             )
 
 

@@ -67,7 +67,7 @@ class Plan:
 
     @functools.cached_property
     def limbs(self) -> int:
-        """How many limbs hold an integer of P bits and a sign."""
+        """The number of limbs that hold an integer of P bits and a sign."""
         return -(-(self.bits + 2) // self.limb)
 
     @functools.cached_property
