@@ -114,9 +114,10 @@ gpu-rehearsal: build/gpu-rehearsal/.ready gpu-wheels ## the GPU day in small wit
 gpu-wheels: .whl/.ready ## .whl/: other projects' optimizers and the commit, to copy with the tree to a machine with a GPU and no network
 	@git describe --always --dirty > .whl/commit
 
-lint: $(READY) ## ruff and mypy, as pre-commit runs them
+lint: $(READY) ## ruff and mypy, as pre-commit runs them, and the English of docstrings and commit subjects
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python tests/test_english.py
 	@$(MAKE) --no-print-directory types
 
 # mypy and mkdocs see the packages where the import names say they are: through a tree of links, mcf/optim -> optim.

@@ -57,7 +57,7 @@ def bound(
     *,
     count: int | None = None,
 ) -> Guarantee:
-    """How large the error of an operation on expansions can be.
+    """Return the error bound of an operation on expansions.
 
     Args:
         operation: one of `OPERATIONS`. "grow" and "scale" are "add" and "mul" with a float as

@@ -90,12 +90,10 @@ def check_truth(function: str, out: Tensor, first: Tensor) -> None:
     wanted = {"dtype": torch.bool, "device": first.device, "layout": torch.strided}
     for what, allowed in wanted.items():
         if getattr(out, what) != allowed:
-            raise TypeError(
-                f"{function}: out has {what} {getattr(out, what)}; allowed is {allowed}"
-            )
+            raise TypeError(f"{function}: out must have {what} {allowed}, got {getattr(out, what)}")
     if out.shape != first.shape:
         raise ValueError(
-            f"{function}: out has shape {list(out.shape)}; allowed is {list(first.shape)}"
+            f"{function}: out must have shape {list(first.shape)}, got {list(out.shape)}"
         )
 
 

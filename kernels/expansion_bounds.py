@@ -60,7 +60,7 @@ class ExpansionBound:
         return f"{own}, and {product} of x y" if product else own
 
     def relative(self, dtype: torch.dtype) -> Fraction:
-        """The relative part for a dtype, exactly."""
+        """Return the relative part for a dtype, exactly."""
         return _value(self.coefficients, dtype)
 
     def relative_to_product(self, dtype: torch.dtype) -> Fraction:

@@ -120,4 +120,4 @@ def format_of(dtype: torch.dtype, argument: str = "dtype") -> Format:
     except (KeyError, TypeError):
         known = ", ".join(str(d) for d in FORMATS)
         given = f"is {dtype!r}" if not isinstance(dtype, torch.dtype) else f"has dtype {dtype}"
-        raise TypeError(f"{argument} {given}; allowed are {known}") from None
+        raise TypeError(f"{argument} {given}; expected one of {known}") from None

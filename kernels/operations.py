@@ -166,7 +166,7 @@ def square(x: Argument, *, out: Out = None) -> Components:
 
 
 def sqrt(x: Argument, *, out: Out = None) -> Components:
-    """The square root of x; NaN for x < 0."""
+    """Return the square root of x; NaN for x < 0."""
     return apply(SQRT, (x,), out)
 
 

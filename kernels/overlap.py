@@ -68,7 +68,7 @@ def _as_array(t: Tensor) -> Any:
 
 
 class Place(enum.Enum):
-    """How the results of a kernel overlap its operands: apart, exactly on some, or otherwise."""
+    """The overlap of a kernel's results with its operands: apart, exactly on some, or otherwise."""
 
     APART = enum.auto()
     ON = enum.auto()

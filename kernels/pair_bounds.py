@@ -46,7 +46,7 @@ class Bound:
         return not self.terms
 
     def error(self, u: Fraction) -> Fraction:
-        """The largest relative error, an exact function of u."""
+        """Return the largest relative error, an exact function of u."""
         return sum((c * u**k for k, c in self.terms), Fraction(0))
 
     @property
@@ -55,7 +55,7 @@ class Bound:
         return " + ".join(f"{c} u^{k}" for k, c in self.terms) or "0 (exact)"
 
     def least_product_exponent(self, fmt: Format) -> int | None:
-        """The least sum of the leading components' exponents; None where there is no limit."""
+        """Return the least sum of leading exponents without harm; None if there is no limit."""
         return None if self.product_margin is None else fmt.emin + fmt.p + self.product_margin
 
 
@@ -161,12 +161,12 @@ _BY_OPERATION = {b.operation: b for b in BOUNDS}
 
 
 def pair_bound(operation: str) -> Bound:
-    """The row of an operation; KeyError if it has none."""
+    """Return the row of an operation; KeyError if it has none."""
     return _BY_OPERATION[operation]
 
 
 def markdown() -> str:
-    """The table as `docs/numerics.md` shows it."""
+    """Return the table as `docs/numerics.md` shows it."""
     lines = [
         "| operation | algorithm | error at most | smallest p | requires | proved in |",
         "|---|---|---|---|---|---|",

@@ -78,7 +78,7 @@ _ALGORITHMS = {
 
 @dataclasses.dataclass(frozen=True)
 class Narrow:
-    """How x and running results are stored if they are narrower in memory than in registers.
+    """The storage of x and running results that are narrower in memory than in registers.
 
     Products ("prod") are stored as in a task without narrowing.
 

@@ -126,8 +126,8 @@ def are_components(function: str, *values: Any) -> bool:
     components = any(isinstance(v, (tuple, list)) for v in values)
     if expansion and components:
         raise TypeError(
-            f"{function}: a tuple of components stands beside an mcf.MCFTensor; make one of the "
-            "other, mcf.from_components(components) or x.components"
+            f"{function}: cannot combine a tuple of components with an mcf.MCFTensor; convert one "
+            "of them, mcf.from_components(components) or x.components"
         )
     if not expansion and not components:
         kinds = ", ".join(type(v).__name__ for v in values)
@@ -190,7 +190,7 @@ def fma(x: Any, y: Any, z: Any) -> Any:
 
 @_typed
 def sqrt(x: Any) -> Any:
-    """The square root of x; NaN for x < 0."""
+    """Return the square root of x; NaN for x < 0."""
     return operations.sqrt(x) if are_components("sqrt", x) else x.sqrt()
 
 

@@ -59,7 +59,7 @@ def rows(
     """
     for name, value in (("params", params), ("gpus", gpus), ("bandwidth", bandwidth)):
         if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value!r}; allowed is a positive number")
+            raise ValueError(f"{name} must be a positive number, got {value!r}")
     bytes_of = {name: (Precision.of(name).bytes_per_param, GRADIENT) for name in PRECISIONS}
     bytes_of[FLOAT32] = (16.0, 4)
     found = []

@@ -18,7 +18,7 @@ from mcf.kernels.formats import Format
 from mcf.kernels.layouts import sums_of_nothing
 from mcf.kernels.torch.registers import primitives, rounding
 
-# Bounds the memory of intermediate results, and keeps them in cache on a CPU.
+# Block sizes bound the memory of intermediate results, and keep them in cache on a CPU.
 BLOCK = {"cpu": 1 << 16}
 DEVICE_BLOCK = 1 << 24
 
@@ -27,7 +27,7 @@ Combine = Callable[[State, State], State]
 
 
 class Reference(Executor):
-    """Kernels as torch operations, a block of elements at a time; folds on lanes."""
+    """Run kernels as PyTorch operations, one block of elements at a time; folds work on lanes."""
 
     name = "torch"
 
@@ -117,7 +117,7 @@ def _bindings(register: Format, arithmetic: Format, roundings: Any, slots: Any) 
 
 
 def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> Tensor:
-    """A copy of a field's elements for a part of the indices, in a register's format."""
+    """Return a copy of part of a field's elements, in the register's dtype."""
     if not field.uniform:
         flat = flat[_cells(field, part)]
     if field.format.packed > 1:
@@ -126,12 +126,12 @@ def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> 
 
 
 def _cells(field: Field, part: slice) -> slice:
-    """The elements of a field's tensor for a part of the indices, which begins at an even one."""
+    """Return the range of a field's elements for a range of indices that starts at an even one."""
     return slice(part.start // field.format.packed, part.stop // field.format.packed)
 
 
 def _packed(field: Field, kept: Tensor) -> Tensor:
-    """What is stored of some elements."""
+    """Return the elements that store some numbers, packed if the format packs two."""
     if field.format.packed == 1:
         return kept
     first, second = kept.to(torch.uint8).view(-1, 2).unbind(-1)
@@ -144,7 +144,7 @@ def _drawn(
     index: Tensor,
     constants: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The random bits of some elements, by their names in generated code."""
+    """Return the random bits of some elements, by their names in generated code."""
     found = {}
     if "draw" in helpers:
         found["random"] = helpers["draw"](index, *(constants[s] for s in streams.WEIGHT))
@@ -161,7 +161,7 @@ def _kept(
     result: str,
     field: Field,
 ) -> tuple[Tensor, Tensor]:
-    """What is stored of a result, and the number that it is."""
+    """Return the stored form of a result, and the number that it represents."""
     number, random = values[f"out_{result}"], values.get(DRAWN[field.draw])
     for code in spec.codes:
         if code.field == field.name:
@@ -178,17 +178,17 @@ def _kept(
 
 
 def _named(call: str, values: Mapping[str, Tensor]) -> list[Tensor]:
-    """The arguments of a call in generated code."""
+    """Return the arguments of a call in generated code."""
     return [values[name] for name in call.split(", ")]
 
 
 def _flat(t: Tensor) -> Tensor:
-    """The elements of a dense tensor in memory order, as a view."""
+    """Return the elements of a dense tensor in memory order, as a view."""
     return t.as_strided((t.numel(),), (1,))
 
 
 def _wide(spec: Fold, components: Sequence[Tensor]) -> State:
-    """Components in registers of a fold."""
+    """Return components converted to the registers of a fold."""
     assert spec.register.dtype is not None
     return tuple(c.to(spec.register.dtype) for c in components)
 
@@ -200,7 +200,7 @@ def _functions(spec: Fold) -> tuple[Callable[..., State], Combine, Combine]:
     term = bind(spec.term)
 
     def expanded(*operands: State) -> State:
-        """The term with its constants as tensors."""
+        """Evaluate the term, with its constants expanded to tensors."""
         parts = term(*operands)
         like = parts[0]
         return tuple(p if isinstance(p, Tensor) else torch.full_like(like, p) for p in parts)
@@ -215,7 +215,7 @@ def _tree(merge: Combine, parts: list[State]) -> State:
 
 
 def halve(combine: Combine, state: State) -> State:
-    """Combine along the last dimension until one is left: j with j + ceil(c / 2)."""
+    """Combine j with j + ceil(c / 2) along the last dimension until one element is left."""
     count = state[0].shape[-1]
     while count > 1:
         half = (count + 1) // 2
@@ -231,7 +231,7 @@ def halve(combine: Combine, state: State) -> State:
 
 
 def sequence(spec: Fold, element: Callable[[int], list[State]], count: int) -> State:
-    """Trees of GROUP terms while there are as many, then one by one."""
+    """Fold as one lane: trees of GROUP terms as long as possible, then term by term."""
     term, merge, combine = _functions(spec)
     state: State | None = None
     k = 0

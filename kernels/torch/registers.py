@@ -19,22 +19,22 @@ Rounding = Callable[[Tensor], Tensor]
 
 
 def rounding(register: Format, fmt: Format) -> Rounding:
-    """The function x -> x rounded to nearest even in `fmt`, kept in the register's dtype."""
+    """Return the function that rounds x to nearest even in `fmt`, kept in the register's dtype."""
     if fmt == register:
         return lambda x: x
     if fmt.dtype is None:
         return lambda x: _round_toy(x, fmt)
     if fmt in (INT8, INT16, INT32):
-        # An integer already.
+        # The number is an integer already.
         return lambda x: x
     if register == FP64 and fmt != FP32:
-        # Through float32 it would round twice.
+        # Rounding through float32 would round twice.
         raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
     return lambda x: x.to(fmt.dtype).to(register.dtype)
 
 
 def _round_toy(x: Tensor, fmt: Format) -> Tensor:
-    """Round float64 values to a format of p <= 24 bits; exact in every step but the rounding."""
+    """Round float64 values to a format of p <= 24 bits; every step but the rounding is exact."""
     _, exponent = torch.frexp(x)
     ulp = power_of_two((exponent - fmt.p).clamp(min=fmt.emin - fmt.p + 1))
     y = torch.round(x / ulp) * ulp
@@ -43,11 +43,11 @@ def _round_toy(x: Tensor, fmt: Format) -> Tensor:
 
 
 def _fms_by_dekker(fmt: Format, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """RN(a * b - c) in a register's format where c = RN(a * b), by Dekker's product.
+    """Return RN(a * b - c) in a register's format, where c = RN(a * b), by Dekker's product.
 
-    torch has no FMA. The factors are scaled to [1/2, 1), so that nothing overflows or underflows on
-    the way, and the result is scaled back with one rounding. An exact zero is +0 and an underflow
-    to zero keeps its sign, as with an FMA.
+    PyTorch has no FMA. The factors are scaled to [1/2, 1), so that no step overflows or underflows,
+    and the result is scaled back with one rounding. An exact zero is +0 and an underflow to zero
+    keeps its sign, as with an FMA.
     """
     assert fmt.dtype is not None
     x, m = torch.frexp(a)
@@ -62,13 +62,13 @@ def _fms_by_dekker(fmt: Format, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     exponent = m + n
     half = exponent // 2
     error = e * power_of_two(half, fmt) * power_of_two(exponent - half, fmt)
-    # Up to the smallest normal number c is off by at most half the smallest number, and p need not
-    # be c scaled; the error rounds to a zero of its sign.
+    # Below the smallest normal number c has an error of at most half the smallest number, and p may
+    # differ from the scaled c; the error rounds to a zero of its sign.
     scaled = c * power_of_two(-half, fmt) * power_of_two(half - exponent, fmt)
     left = (p - scaled) + e
     zero = torch.where(left < 0, torch.full_like(left, -0.0), torch.zeros_like(left))
     error = torch.where(c.abs() <= torch.finfo(fmt.dtype).tiny, zero, error)
-    # Where only the rounded product overflows, an FMA subtracts infinity from a finite product.
+    # If only the rounded product overflows, an FMA subtracts infinity from a finite product.
     overflow = torch.where(torch.isfinite(a) & torch.isfinite(b), -c, a * b - c)
     return torch.where(torch.isfinite(c), error, overflow)
 
@@ -76,7 +76,7 @@ def _fms_by_dekker(fmt: Format, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 def _fms_fp32(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if chosen(a.device) == FP32:
         return _fms_by_dekker(FP32, a, b, c)
-    # Products of float32 are exact in float64; here the difference is too, for c = RN(a * b).
+    # Products of float32 are exact in float64; so is the difference, for c = RN(a * b).
     return (a.double() * b.double() - c.double()).float()
 
 
@@ -88,7 +88,10 @@ def _fms(register: Format, arithmetic: Format) -> Callable[[Tensor, Tensor, Tens
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """The correctly rounded root; torch's own on a CPU is MKL's, which misses it in 0.6 %."""
+    """Return the correctly rounded root.
+
+    PyTorch uses MKL on CPUs, which fails to in 0.6 % of cases.
+    """
     if x.device.type == "cpu":
         with np.errstate(invalid="ignore"):
             return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
@@ -130,7 +133,8 @@ def _literal(x: float, dtype: torch.dtype, sign: float) -> Tensor:
 
 
 def _const(x: float) -> Tensor:
-    # A number without dimensions goes with tensors of any device; equal keys tell no zeros apart.
+    # A zero-dimensional tensor combines with tensors of any device. 0.0 == -0.0 as cache keys, so
+    # the sign is a key too.
     return _literal(x, torch.float64, math.copysign(1.0, x))
 
 
@@ -138,7 +142,7 @@ def _const_fp32(x: float) -> Tensor:
     return _literal(x, torch.float32, math.copysign(1.0, x))
 
 
-# Beside float32 registers longs have 32 bits.
+# Longs have 32 bits if registers are float32.
 SHORT_LONGS: dict[str, Any] = {
     "const": _const_fp32,
     "whole": lambda k: _literal(k, torch.int32, 1.0),
@@ -164,7 +168,7 @@ LONGS: dict[str, Any] = {
 def primitives(
     register: Format, arithmetic: Format, roundings: Mapping[str, Format]
 ) -> dict[str, Any]:
-    """The reference version of every primitive."""
+    """Return the reference version of every primitive."""
     return {
         "rn": rounding(register, arithmetic),
         "rx": rounding(register, register if arithmetic.dtype else arithmetic),

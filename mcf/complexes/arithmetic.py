@@ -1,4 +1,4 @@
-"""Arithmetic of complex expansions, as operations of their parts."""
+"""Arithmetic of complex expansions, computed from operations on their parts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Parts = tuple[Any, Any]
 
 
 def add(x: Parts, y: Parts) -> MCFComplexTensor:
-    """x + y by parts: an error of at most that of a real sum, relative to each part."""
+    """Return x + y by parts; each part has at most the error of a real sum."""
     if y[1] is None:
         return pair(x[0] + y[0], _broadcast(x[1], y[0]))
     if x[1] is None:
@@ -79,9 +79,9 @@ def add(x: Parts, y: Parts) -> MCFComplexTensor:
 
 
 def _broadcast(x: Any, other: Any) -> Any:
-    """A copy of x in the shape of x and the other operand."""
+    """Return a copy of x in the broadcast shape of x and the other operand."""
     if not isinstance(x, torch.Tensor):
-        # A number beside a real expansion, whose format it takes.
+        # A number takes the format of the real expansion that it is combined with.
         return torch.zeros_like(other) + x
     if isinstance(other, torch.Tensor) and other.shape != x.shape:
         shape = torch.broadcast_shapes(x.shape, other.shape)  # type: ignore[no-untyped-call]
@@ -92,13 +92,13 @@ def _broadcast(x: Any, other: Any) -> Any:
 def _computed(
     operation: Operation, formula: Callable[..., tuple[Any, Any]], *given: Any
 ) -> MCFComplexTensor:
-    """One kernel, or its formula of the parts where autograd or somebody else records them."""
+    """Run one kernel, or the formula of the parts under autograd, tracing or transforms."""
     found = applied(operation, *given)
     return pair(*formula(*given)) if found is None else found
 
 
 def _ordered(x: Parts, y: Parts) -> tuple[Any, Any, Any, Any]:
-    """The operands of what commutes, the one with more components first, as in real operations."""
+    """Order the operands of a commutative operation: more components first, as for real ones."""
     first, second = x[0], y[0]
     if type(second) is MCFTensor and (type(first) is not MCFTensor or first._terms < second._terms):
         return (*y, *x)
@@ -106,7 +106,7 @@ def _ordered(x: Parts, y: Parts) -> tuple[Any, Any, Any, Any]:
 
 
 def sub(x: Parts, y: Parts) -> MCFComplexTensor:
-    """x - y by parts."""
+    """Return x - y by parts."""
     if y[1] is None:
         return pair(x[0] - y[0], _broadcast(x[1], y[0]))
     if x[1] is None:
@@ -115,7 +115,7 @@ def sub(x: Parts, y: Parts) -> MCFComplexTensor:
 
 
 def mul(x: Parts, y: Parts) -> MCFComplexTensor:
-    """(a + ib)(c + id) = (ac - bd) + i(ad + bc), four products and two sums.
+    """Return (a + ib)(c + id) = (ac - bd) + i(ad + bc), by four products and two sums.
 
     `mcf.bound("complex_mul", ...)` is relative to |x y|, not to each part.
     """
@@ -127,18 +127,18 @@ def mul(x: Parts, y: Parts) -> MCFComplexTensor:
 
 
 def div(x: Parts, y: Parts) -> MCFComplexTensor:
-    """x / y; `mcf.kernels.algorithms.complex_quotients` has the formula."""
+    """Return x / y; `mcf.kernels.algorithms.complex_quotients` has the formula."""
     if y[1] is None:
         return _computed(COMPLEX_UNSCALE, complex_numbers.over_real, *x, y[0])
     return divide(x, y)
 
 
-# The longest power that is a product.
+# The largest exponent that is computed by products.
 POWERS = 64
 
 
 def power(x: Parts, n: int) -> Any:
-    """x**n for a whole n of at most 64 by repeated squaring."""
+    """Return x**n for a whole n of at most 64 by repeated squaring."""
     base: Any = pair(*x)
     if n < 0:
         return 1 / power(x, -n)
@@ -155,10 +155,10 @@ def power(x: Parts, n: int) -> Any:
 
 
 def pow(x: Parts, y: Parts) -> Any:
-    """x**y: products for a whole number y of at most 64, else exp(y log x); 0**y = 0 for Re y > 0.
+    """Return x**y: products for whole |y| <= 64, else exp(y log x); 0**y = 0 for Re y > 0.
 
-    The error of n factors is at most n - 1 times that of a product, of exp(y log x) |y log x| times
-    those of log and product, with that of exp.
+    The error of n factors is at most n - 1 times that of a product. The error of exp(y log x) is |y
+    log x| times the errors of log and product, plus that of exp.
     """
     if y[1] is None and isinstance(y[0], (int, float)):
         whole = int(y[0]) if y[0] == y[0] // 1 and abs(y[0]) <= POWERS else None
@@ -174,7 +174,7 @@ def pow(x: Parts, y: Parts) -> Any:
 
 
 def equal(x: Parts, y: Parts) -> Any:
-    """Where both parts are equal by value; exact."""
+    """Return where both parts are equal by value; exact."""
     same = x[0] == y[0]
     imaginary = [0.0 if v is None else v for v in (x[1], y[1])]
     return same & (imaginary[0] == imaginary[1])
@@ -196,15 +196,14 @@ def _function(name: str, function: Callable[[Parts, Parts], Any]) -> Callable[..
     def call(x: Any, y: Any, *, alpha: Any = 1, rounding_mode: Any = None) -> Any:
         if rounding_mode is not None:
             raise TypeError(
-                f"torch.{name}: rounding_mode={rounding_mode!r} is for real numbers; allowed is "
-                "None for complex ones"
+                f"torch.{name}: rounding_mode must be None for complex "
+                f"numbers, got {rounding_mode!r}"
             )
         both = parts(x), parts(y if alpha == 1 else y * alpha)
         if both[0] is None or both[1] is None:
             given = (x, y)[both[0] is not None]
             raise TypeError(
-                f"torch.{name}: an operand is of type {type(given).__name__}; allowed are tensors "
-                "and numbers"
+                f"torch.{name}: operands must be tensors or numbers, got {type(given).__name__}"
             )
         return function(both[0], both[1])
 

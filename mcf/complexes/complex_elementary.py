@@ -1,7 +1,7 @@
-"""Elementary functions of complex expansions; `mcf.elementary.complex_functions` has the formulas.
+"""Elementary functions of complex expansions, from `mcf.elementary.complex_functions`.
 
-Each has a bound in `mcf.bound("complex_exp", ...)`, relative to the modulus of the result; of
-those marked componentwise there it holds for each part.
+Each has a bound in `mcf.bound("complex_exp", ...)`, relative to the modulus of the result, or to
+each part for those marked componentwise there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from mcf.tensor.recorded import functorch
 def holomorphic(
     name: str, *names: str, derivative: Callable[[Any, Any], Any]
 ) -> Callable[[Any], MCFComplexTensor]:
-    """Register a function for torch's function of the name, with its derivative.
+    """Register a complex function, with its derivative, for PyTorch's function of that name.
 
     Args:
-        name: of torch's function, and with "complex_" before it of our program.
-        *names: other names that torch has for it.
+        name: of PyTorch's function; our program's name has "complex_" before it.
+        *names: other names that PyTorch has for it.
         derivative: f' as a function of z and f(z); the gradient is multiplied by its conjugate.
     """
     formula = Formula(f"complex_{name}")
@@ -37,7 +37,7 @@ def holomorphic(
 
     def backward(saved: Any, grads: Any) -> tuple[Any, Any]:
         z: Any = MCFComplexTensor(*saved)
-        # Computed again, so that it may be differentiated again.
+        # Recompute f(z), so that the derivative can be differentiated again.
         g: Any = gradient(grads) * torch.conj(derivative(z, call(z)))
         return g.real, g.imag
 
@@ -59,7 +59,7 @@ def holomorphic(
 
 
 def _cofactor(z: Any) -> Any:
-    """sqrt(1 - z^2)."""
+    """Return sqrt(1 - z^2)."""
     return torch.sqrt(1 - z) * torch.sqrt(1 + z)
 
 

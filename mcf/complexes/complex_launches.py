@@ -1,4 +1,4 @@
-"""Operations on complex expansions as one kernel, where nobody records them."""
+"""Run operations on complex expansions as one kernel, if nothing records them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _duals = torch.autograd.forward_ad
 
 
 def unrecorded(values: Sequence[Any]) -> bool:
-    """Whether neither autograd, a mode, a transform nor torch.compile sees what becomes of them."""
+    """Return whether autograd, modes, transforms and torch.compile are all inactive."""
     if torch.compiler.is_compiling() or _duals._current_level >= 0 or watched():
         return False
     return not differentiated(values)
 
 
 def planned(operation: Operation | Formula, *values: Any) -> MCFComplexTensor | None:
-    """An operation on parts by its plan, or None where it has none; see `mcf.tensor.plans`."""
+    """Run an operation on parts by its cached plan; None without one (`mcf.tensor.plans`)."""
     found = found_for(operation, values)
     if found is None:
         return None
@@ -42,9 +42,9 @@ def planned(operation: Operation | Formula, *values: Any) -> MCFComplexTensor | 
 
 
 def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
-    """One of `complex_operators.COMPLEX` on parts, numbers among them; None where it is recorded.
+    """Run one of `complex_operators.COMPLEX` on parts and numbers; return None if it is recorded.
 
-    Then the operations of the parts, which have the same bits, have to do it.
+    In that case the caller runs the operations on parts, which have the same bits.
     """
     if not unrecorded(values):
         return None
@@ -52,7 +52,7 @@ def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
     if found is not None:
         return found
     if not all(isinstance(v, (Tensor, int, float)) for v in values):
-        # Of mpmath, Fractions: the nearest expansions.
+        # mpmath numbers and Fractions become the nearest expansions.
         values = tuple(formatted(*values))
     out = operations.apply(operation, operands(*values), None)
     half = len(out) // 2

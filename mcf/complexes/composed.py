@@ -1,4 +1,4 @@
-"""Functions of complex expansions that are sums and products: einsum, addmm and their like."""
+"""Functions of complex expansions composed of sums and products: einsum, addmm and similar."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mcf.complexes.tensor import FUNCTIONS, MCFComplexTensor, implements, pair, 
 
 @implements("einsum")
 def einsum(equation: Any, *operands: Any) -> MCFComplexTensor:
-    """As `torch.einsum`, of complex and real operands: the real sums of each choice of their parts.
+    """Compute `torch.einsum` of complex and real operands from real sums of their parts.
 
-    2^k of them for k complex operands, added up in their part of the result, so that the error is
-    relative to that of the moduli.
+    For k complex operands there are 2^k real sums, added into the real or imaginary part of the
+    result. So the error is relative to the sum of moduli.
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     both = [_parts("einsum", v) for v in operands]
     found: list[Any] = [None, None]
     for choice in itertools.product(*((0,) if b[1] is None else (0, 1) for b in both)):
-        # i to that power.
+        # The power of i.
         turns = sum(choice)
         term = torch.einsum(equation, *(b[k] for b, k in zip(both, choice, strict=True)))
         term = -term if turns % 4 > 1 else term
@@ -47,7 +47,7 @@ def _scaled(x: Any, factor: Any) -> Any:
 
 
 def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """beta input + alpha product(x, y); without `input` where beta is 0, as torch has it."""
+    """Return the function beta input + alpha product(x, y); beta = 0 ignores `input`."""
 
     def call(input: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         found = _scaled(product(x, y), alpha)
@@ -56,8 +56,8 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         total = _scaled(input, beta) + found
         if total.shape != found.shape:
             raise RuntimeError(
-                f"torch.addmm and its like: the input has shape {list(input.shape)}; allowed is "
-                f"what is broadcast to the product's, {list(found.shape)}"
+                f"torch.addmm and its like: the input of shape {list(input.shape)} does not "
+                f"broadcast to the shape of the product, {list(found.shape)}"
             )
         return total
 
@@ -71,32 +71,32 @@ implements("addr")(_added(FUNCTIONS["outer"]))
 
 @implements("addcmul")
 def addcmul(input: Any, x: Any, y: Any, *, value: Any = 1) -> Any:
-    """input + value x y."""
+    """Return input + value x y."""
     return input + _scaled(x * y, value)
 
 
 @implements("addcdiv")
 def addcdiv(input: Any, x: Any, y: Any, *, value: Any = 1) -> Any:
-    """input + value x / y."""
+    """Return input + value x / y."""
     return input + _scaled(x / y, value)
 
 
 @implements("lerp")
 def lerp(input: Any, end: Any, weight: Any) -> Any:
-    """input + weight (end - input)."""
+    """Return input + weight (end - input)."""
     return input + weight * (end - input)
 
 
 @implements("linear")
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """input weight^T + bias."""
+    """Return input weight^T + bias."""
     found = matmul(input, weight if weight.ndim == 1 else weight.mT)
     return found if bias is None else found + bias
 
 
 @implements("inner")
 def inner(x: Any, y: Any) -> Any:
-    """The sum of x y along both last dimensions."""
+    """Return the sum of x y along both last dimensions."""
     if not x.ndim or not y.ndim:
         return x * y
     return tensordot(x, y, ([x.ndim - 1], [y.ndim - 1]))
@@ -104,14 +104,14 @@ def inner(x: Any, y: Any) -> Any:
 
 @implements("tensordot")
 def tensordot(x: Any, y: Any, dims: Any = 2) -> Any:
-    """As `torch.tensordot`: one matrix product."""
+    """Compute `torch.tensordot` as one matrix product."""
     if isinstance(dims, torch.Tensor):
         dims = dims.tolist()
     if isinstance(dims, int):
         if not 0 <= dims <= min(x.ndim, y.ndim):
             raise RuntimeError(
-                f"torch.tensordot: dims is {dims}; allowed is 0 to {min(x.ndim, y.ndim)}, the "
-                "least number of dimensions of both"
+                f"torch.tensordot: dims must be 0 to {min(x.ndim, y.ndim)}, the lesser "
+                f"number of dimensions, got {dims}"
             )
         dims = (range(x.ndim - dims, x.ndim), range(dims))
     left, right = ([d % v.ndim for d in given] for v, given in zip((x, y), dims, strict=True))

@@ -1,4 +1,4 @@
-"""Complex expansion tensors from parts, numbers, text, arrays and other tensors."""
+"""Create complex expansion tensors from parts, numbers, text, arrays and other tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcf.tensor.creation import like_data, tensor
 from mcf.tensor.recorded import functorch
 from mcf.tensor.tensor import MCFTensor
 
-# The sign that begins an imaginary part: no first character, and not that of an exponent.
+# The sign that begins an imaginary part: not the first character, and not an exponent's sign.
 _SECOND = re.compile(r"(?<=[^eEpP])[+-]")
 
 
@@ -24,14 +24,14 @@ _SECOND = re.compile(r"(?<=[^eEpP])[+-]")
 def complex(
     real: Any, imag: Any, terms: int | None = None, dtype: torch.dtype | None = None
 ) -> MCFComplexTensor:
-    """real + i imag, as `torch.complex`; a copy with a derivative.
+    """Return real + i imag, as `torch.complex` does; a copy with a derivative.
 
     Args:
-        real: an `MCFTensor`, or what `mcf.tensor` takes.
+        real: an `MCFTensor`, or any data that `mcf.tensor` accepts.
         imag: likewise; both broadcast.
-        terms: components of each part; None for the most that an argument has, 2 of numbers.
-        dtype: of the components; None for that of the arguments' promotion, torch's default dtype
-            of numbers.
+        terms: components of each part; None for the most that an argument has, 2 for numbers.
+        dtype: of the components; None for the promoted dtype of the arguments, or PyTorch's default
+            dtype for numbers.
 
     Raises:
         TypeError: for other data or dtypes.
@@ -75,7 +75,7 @@ def complex_tensor(
     device: torch.device | str | None = None,
     requires_grad: bool = False,
 ) -> MCFComplexTensor:
-    """A new tensor of the nearest expansions to both parts of each number; see `mcf.tensor`.
+    """Return a new tensor of the nearest expansions to both parts of each number; see `mcf.tensor`.
 
     Args:
         data: complex numbers of Python, mpmath and NumPy, strings ("0.1-2.5e-3j", each part any
@@ -129,18 +129,18 @@ def _nested(values: list[Any], shape: tuple[int, ...], terms: int, dtype: torch.
 
 
 def _split(value: Any) -> tuple[Any, Any]:
-    """Both parts of one number."""
+    """Return both parts of one number."""
     if isinstance(value, str):
         return _text(value)
     found = None if isinstance(value, (Tensor, np.ndarray)) else parts(value)
     if found is None:
-        # What is no real number either raises where it is read.
+        # Data that is not a real number either raises where it is parsed.
         return value, 0.0
     return found[0], 0.0 if found[1] is None else found[1]
 
 
 def _text(text: str) -> tuple[str, str]:
-    """Both parts of "a+bj", "bj" or "a", as strings."""
+    """Return both parts of "a+bj", "bj" or "a", as strings."""
     plain = text.strip()
     if plain.startswith("(") and plain.endswith(")"):
         plain = plain[1:-1].strip()
@@ -152,6 +152,6 @@ def _text(text: str) -> tuple[str, str]:
 
 
 def polar(size: Any, angle: Any) -> MCFComplexTensor:
-    """size (cos angle + i sin angle), as `torch.polar`: each part to within a product's error."""
+    """Return size (cos angle + i sin angle), as `torch.polar`; each part has a product's error."""
     size, angle = formatted(size, angle)
     return pair(size * torch.cos(angle), size * torch.sin(angle))

@@ -14,7 +14,8 @@ from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32
 from mcf.tensor.tensor import MCFTensor
 
-# Of the arguments, the results and their gradients (None for one that is 0) those of the arguments.
+# A function from the arguments, the results and their gradients (None for 0) to the gradients of
+# the arguments.
 Derivative = Callable[[Any, Any, Any], Sequence[Any]]
 
 
@@ -27,7 +28,7 @@ def _is_complex(v: Any) -> bool:
 
 
 def _joined(flat: Sequence[Any], kinds: Sequence[bool], make: Callable[..., Any]) -> list[Any]:
-    """Values of which some were complex, from parts."""
+    """Rebuild values, some of them complex, from a list of parts."""
     rest = list(flat)
     return [make(rest.pop(0), rest.pop(0)) if k else rest.pop(0) for k in kinds]
 
@@ -60,7 +61,7 @@ class _Node(torch.autograd.Function):
 
 
 class _Kept:
-    """A function that tells afterwards which of its results were complex."""
+    """Wrap a function and record which of its results were complex."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.kinds = function, list[list[bool]]()
@@ -75,12 +76,12 @@ def differentiable(
     *given: Any,
     widen: bool = True,
 ) -> list[Any]:
-    """What a function computes, in float64 components rounded once, with a derivative.
+    """Compute a function in float64 components, rounded once, with a derivative.
 
     Args:
-        function: of complex expansion tensors of float64 components, two at least for what comes
-            in narrower formats; it returns complex and real expansion tensors and plain ones.
-        derivative: as `Derivative` says.
+        function: of complex expansion tensors of float64 components (at least two for narrower
+            formats); it returns complex and real expansion tensors and plain ones.
+        derivative: see `Derivative`.
         given: complex expansion tensors of one format.
         widen: False to compute in the format itself.
     """

@@ -1,4 +1,4 @@
-"""Functions of torch that are linear with real coefficients: of each part by itself."""
+"""Functions of PyTorch that are linear with real coefficients: apply them to each part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, implements, method, pair, parts
 
-# Views, copies, choices and sums by the names of torch's functions and methods.
+# Views, copies, selections and sums, by the names of PyTorch's functions and methods.
 NAMES = """
     view reshape permute transpose swapaxes swapdims movedim moveaxis squeeze unsqueeze flatten
     unflatten ravel expand broadcast_to narrow select unbind split chunk tensor_split hsplit vsplit
@@ -19,7 +19,7 @@ NAMES = """
     clone contiguous detach sum mean cumsum trace diff nansum fft_fftshift fft_ifftshift
     zeros_like empty_like atleast_1d atleast_2d atleast_3d cpu cuda __getitem__ linalg_diagonal
 """.split()
-# Those whose tensors may be real beside complex ones.
+# Functions that accept real tensors together with complex ones.
 MIXED = """
     cat concat concatenate stack hstack vstack dstack column_stack where index_copy scatter
     select_scatter slice_scatter diagonal_scatter block_diag masked_fill index_fill scatter_add
@@ -28,7 +28,7 @@ MIXED = """
 
 
 def _taken(value: Any, part: int, mixed: bool) -> Any:
-    """An argument as the function of one part gets it."""
+    """Return an argument as the function of one part receives it."""
     if isinstance(value, (list, tuple)) and any(_is_operand(v) for v in value):
         return type(value)(_taken(v, part, mixed) for v in value)
     if isinstance(value, MCFComplexTensor):
@@ -55,7 +55,7 @@ def _joined(x: Any, y: Any) -> Any:
 
 
 def _of_torch(name: str, mixed: bool) -> Callable[..., Any]:
-    """The function of a name; methods take numbers of sizes as they come, but not lists first."""
+    """Return PyTorch's function of a name; methods first, as they accept separate sizes."""
     found: Callable[..., Any]
     for family in ("fft", "linalg"):
         if name.startswith(f"{family}_"):
@@ -87,17 +87,16 @@ for _name in MIXED:
 
 
 def _getitem(z: MCFComplexTensor, key: Any) -> MCFComplexTensor:
-    """z[key], a view where torch gives one."""
+    """Return z[key], a view where PyTorch returns one."""
     return pair(z.real[key], z.imag[key])
 
 
 def _setitem(z: MCFComplexTensor, key: Any, value: Any) -> None:
-    """z[key] = value; a real value sets the imaginary part to 0."""
+    """Set z[key] = value; a real value sets the imaginary part to 0."""
     found = parts(value)
     if found is None:
         raise TypeError(
-            f"z[...] = value: value is of type {type(value).__name__}; allowed are tensors and "
-            "numbers"
+            f"z[...] = value: value must be a tensor or a number, got {type(value).__name__}"
         )
     z.real[key] = found[0]
     z.imag[key] = 0.0 if found[1] is None else found[1]
@@ -131,7 +130,7 @@ def copy_(z: MCFComplexTensor, source: Any, non_blocking: bool = False) -> MCFCo
         )
     found = parts(source)
     if found is None:
-        raise TypeError(f"copy_: source is of type {type(source).__name__}; allowed are tensors")
+        raise TypeError(f"copy_: source must be a tensor, got {type(source).__name__}")
     for mine, theirs in zip((z.real, z.imag), found, strict=True):
         if isinstance(theirs, Tensor):
             mine.copy_(theirs, non_blocking)
@@ -154,13 +153,13 @@ def fill_(z: MCFComplexTensor, value: Any) -> MCFComplexTensor:
 
 @implements("ones_like")
 def ones_like(z: MCFComplexTensor) -> MCFComplexTensor:
-    """1 + 0i in the shape and format of z."""
+    """Return 1 + 0i in the shape and format of z."""
     return MCFComplexTensor(torch.ones_like(z.real), torch.zeros_like(z.real))  # type: ignore[arg-type]
 
 
 @implements("view_as", "expand_as", "reshape_as")
 def view_as(z: MCFComplexTensor, other: Any) -> MCFComplexTensor:
-    """z expanded to the shape of another tensor, or with as many elements in it."""
+    """Return z reshaped to the shape of another tensor, or expanded to it."""
     shape = other.shape
     fits = z.real.numel() == shape.numel()
     change = Tensor.reshape if fits else Tensor.expand
@@ -169,7 +168,7 @@ def view_as(z: MCFComplexTensor, other: Any) -> MCFComplexTensor:
 
 @implements("to", "type")
 def to(z: MCFComplexTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
-    """As `MCFTensor.to`, of both parts; complex32, 64 and 128 stand for float16, 32 and 64."""
+    """Convert as `MCFTensor.to`, both parts; complex32, 64 and 128 mean float16, 32 and 64."""
     given = [v.to_real() if isinstance(v, torch.dtype) and v.is_complex else v for v in args]
     given = [v.real if isinstance(v, MCFComplexTensor) else v for v in given]
     dtype = kwargs.get("dtype")

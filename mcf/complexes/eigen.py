@@ -15,29 +15,29 @@ from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg.unitary import Expansions, Floats, triangular
 from mcf.tensor.tensor import MCFTensor, wrap
 
-# Corrections larger than this are not those of a nearby decomposition.
+# Corrections larger than this do not belong to a nearby decomposition.
 LARGE = 0.125
-# Eigenvalues nearer than this, whose vectors mix by less than that, are taken for equal.
+# Eigenvalues closer than this, whose vectors mix by less than that, count as equal.
 EQUAL, MIXED = 2.0**-26, 2.0**-40
 ROUNDS = 8
 
 
 def decompose(a: MCFComplexTensor, real: bool) -> tuple[MCFComplexTensor, MCFComplexTensor] | None:
-    """w and V with A V = V diag(w), |v| = 1, the largest element of each vector positive.
+    """Return w and V with A V = V diag(w), |v| = 1, each vector's largest element positive.
 
-    The start is the Schur form in float64, by rotations of our own (`mcf.linalg.unitary`). Then
-    W = V^-1 A V is formed in expansions, and V <- V + V F with F_ij = W_ij / (w_j - w_i), which
-    squares the error (Bauer, Fike 1960, doi:10.1007/BF01386217, have the perturbation series).
-    Where that does not become small, or leaves a residual, as for defective matrices and clusters,
-    the Schur form is computed in expansions.
+    The start is the Schur form in float64, by the rotations of `mcf.linalg.unitary`. Then W = V^-1
+    A V is formed in expansions, and V <- V + V F with F_ij = W_ij / (w_j - w_i), which squares the
+    error (Bauer, Fike 1960, doi:10.1007/BF01386217, have the perturbation series). If F does not
+    become small, or the residual stays large, as for defective matrices and clusters, the Schur
+    form is computed in expansions.
 
     Args:
         a: [n, n] of float64 components, the largest element in [1/2, 1).
-        real: whether the imaginary part is 0: real eigenvalues are then real, others come in pairs
-            of conjugates, where they are simple.
+        real: whether the imaginary part is 0. Then simple real eigenvalues are real, and other
+            simple ones come in conjugate pairs.
 
     Returns:
-        None where neither converges. Else each |A v - w v| <= 16 n u^terms |A| (Frobenius).
+        None if neither converges. Otherwise each |A v - w v| <= 16 n u^terms |A| (Frobenius).
     """
     unit = 2.0 ** (-53 * a.terms)
     n = a.shape[0]
@@ -59,7 +59,7 @@ def decompose(a: MCFComplexTensor, real: bool) -> tuple[MCFComplexTensor, MCFCom
 
 
 def _schur_vectors(a: MCFComplexTensor, exact: bool) -> Any:
-    """Z X with A Z = Z T and T X = X diag(T), in float64 or in expansions."""
+    """Return Z X with A Z = Z T and T X = X diag(T), in float64 or in expansions."""
     n = a.shape[0]
     device = a.device
     both = [torch.stack(p, 1) for p in zip(a.real.components, a.imag.components, strict=True)]
@@ -86,9 +86,9 @@ def _schur_vectors(a: MCFComplexTensor, exact: bool) -> Any:
 
 
 def _triangular_vectors(t: Any, unit: float) -> Any:
-    """X, upper triangular with ones on the diagonal, with T X = X diag(T).
+    """Return X, upper triangular with ones on the diagonal, with T X = X diag(T).
 
-    Divisors below the rounding of T stand for that, and columns that grow are scaled down.
+    Divisors below the rounding error of T are replaced by it, and growing columns are scaled down.
     """
     n = t.shape[0]
     values = t.diagonal()
@@ -106,9 +106,9 @@ def _triangular_vectors(t: Any, unit: float) -> Any:
 
 
 def _normalised(v: Any) -> Any:
-    """Columns over their norms, turned so that the largest element, the first of such, is real."""
+    """Return unit columns whose largest element (the first if equal) is real and positive."""
     size = v.real.components[0].square() + v.imag.components[0].square()
-    # As powers of two, so that no square matters but in size.
+    # Scale by powers of two, so that all squares stay in range.
     v = v * _power(-(torch.frexp(size.amax(0))[1] // 2))
     largest = size.argmax(0, keepdim=True)
     phase = v.gather(0, largest)
@@ -117,13 +117,13 @@ def _normalised(v: Any) -> Any:
 
 
 def _power(exponent: Tensor) -> Tensor:
-    """2**exponent in float64, exactly (torch.ldexp multiplies by a `pow`)."""
+    """Return 2**exponent in float64, exactly (`torch.ldexp` multiplies by a `pow`)."""
     one = torch.ones(exponent.shape, dtype=torch.float64, device=exponent.device)
     return operations.ldexp((one,), exponent)[0]
 
 
 def _refined(a: MCFComplexTensor, v: Any, unit: float) -> Any:
-    """Eigenvectors to all components, or None."""
+    """Refine eigenvectors to all components; return None without convergence."""
     if v is None:
         return None
     n = a.shape[0]
@@ -151,29 +151,29 @@ def _refined(a: MCFComplexTensor, v: Any, unit: float) -> Any:
 
 
 def _leading(z: Any) -> Tensor:
-    """About |z|, in float64, by operations that are rounded in one way."""
+    """Return about |z| in float64, by operations with a fixed rounding."""
     size: Tensor = z.real.components[0].abs() + z.imag.components[0].abs()
     return size
 
 
 def _quotients(a: Any, v: Any) -> Any:
-    """v^H A v of each column of norm 1, the value with the least residual."""
+    """Return v^H A v of each unit column, the value with the least residual."""
     product = torch.conj(v).mT[:, None, :] @ (a @ v).mT[:, :, None]
     return product[:, 0, 0]
 
 
 def _residuals(a: Any, values: Any, v: Any) -> Tensor:
-    """|A v - w v| of each column."""
+    """Return |A v - w v| of each column."""
     error = a @ v - v * values
     found: Tensor = (error.real.square() + error.imag.square()).sum(0).sqrt().components[0]
     return found
 
 
 def _paired(a: Any, values: Any, v: Any, limit: float) -> Any:
-    """Of a real matrix: real eigenvalues with real vectors, and pairs of conjugates.
+    """Pair the eigenvalues of a real matrix: real values with real vectors, and conjugate pairs.
 
-    Each value's partner is the one nearest to its conjugate; where two do not choose each other, or
-    the residual would not be as small, all stays as it is.
+    Each value's partner is the one nearest to its conjugate. If two do not choose each other, or
+    the residual would grow, the result stays unchanged.
     """
     distance = _leading(values[:, None] - torch.conj(values)[None, :])
     partner = distance.argmin(1)
@@ -198,7 +198,7 @@ def _paired(a: Any, values: Any, v: Any, limit: float) -> Any:
 
 
 def scaled(a: MCFComplexTensor) -> tuple[MCFComplexTensor, Tensor]:
-    """A 2^-k in float64 components, two at least, the largest part in [1/2, 1), and k."""
+    """Return A 2^-k with at least two float64 components, the largest part in [1/2, 1), and k."""
     refuse_float32("eig", format_of(a.dtype), a.device)
     terms = max(2, a.terms)
     wide = [p.to(torch.float64, terms=terms) for p in (a.real, a.imag)]
@@ -210,6 +210,6 @@ def scaled(a: MCFComplexTensor) -> tuple[MCFComplexTensor, Tensor]:
 
 
 def unscaled(z: MCFComplexTensor, exponent: Tensor | int, like: MCFTensor) -> MCFComplexTensor:
-    """z 2^k rounded to another tensor's format."""
+    """Return z 2^k rounded to another tensor's format."""
     found = (wrap(operations.ldexp(p.components, exponent)) for p in (z.real, z.imag))
     return MCFComplexTensor(*(p.to(like.dtype, terms=like.terms) for p in found))

@@ -28,7 +28,7 @@ from mcf.tensor.tensor import wrap
 
 
 def _eliminated(a: Any, pivot: bool = True) -> tuple[Any, Tensor, Tensor]:
-    """L below the diagonal and U, the rows that were exchanged, counted from 1, and info."""
+    """Return L below the diagonal and U in one matrix, the exchanged rows (from 1), and info."""
     factors, pivots, info = lu_factors.factor(components(a), pivot, COMPLEX)
     return complex_of(factors), pivots, info
 
@@ -42,7 +42,7 @@ def _permutation(pivots: Tensor, rows: int, like: Any) -> Any:
 
 
 def _halves(factors: Any) -> tuple[Any, Any]:
-    """L with ones on the diagonal, and U."""
+    """Return L with ones on the diagonal, and U."""
     m, n = factors.shape[-2:]
     k = min(m, n)
     eye = torch.eye(m, k, dtype=torch.bool, device=factors.device)
@@ -51,7 +51,7 @@ def _halves(factors: Any) -> tuple[Any, Any]:
 
 
 def _lu_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """P L^-H (tril(L^H gL, -1) + triu(gU U^H)) U^-H of a square matrix."""
+    """Return P L^-H (tril(L^H gL, -1) + triu(gU U^H)) U^-H for a square matrix."""
     factors, pivots, _ = out
     n = factors.shape[-1]
     if factors.shape[-2] != n:
@@ -68,7 +68,7 @@ def _lu_derivative(given: Any, out: Any, grads: Any) -> Any:
 
 @implements("linalg_lu_factor_ex")
 def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    """L and U in one matrix, the pivots and info, as `torch.linalg.lu_factor_ex`."""
+    """Return L and U in one matrix, the pivots and info, as `torch.linalg.lu_factor_ex`."""
     matrices("lu_factor", A)
     found = differentiable(lambda a: _eliminated(a, pivot), _lu_derivative, A)
     errors("lu_factor", found[2], check_errors)
@@ -77,9 +77,9 @@ def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> A
 
 @implements("linalg_lu_factor")
 def lu_factor(A: Any, *, pivot: bool = True) -> Any:
-    """L and U in one matrix and the pivots, as `torch.linalg.lu_factor`, by partial pivoting.
+    """Return L and U in one matrix and the pivots, as `torch.linalg.lu_factor`.
 
-    Pivots are the largest |x| + |y|. |A - P L U| <= c n u^terms |L||U|, as of real matrices.
+    Pivots have the largest |x| + |y|. |A - P L U| <= c n u^terms |L||U|, as for real matrices.
     """
     factors, pivots, _ = lu_factor_ex(A, pivot=pivot)
     return torch.return_types.linalg_lu_factor((factors, pivots))  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def lu_factor(A: Any, *, pivot: bool = True) -> Any:
 
 @implements("linalg_lu")
 def lu(A: Any, *, pivot: bool = True) -> Any:
-    """P, L and U with A = P L U, as `torch.linalg.lu`."""
+    """Return P, L and U with A = P L U, as `torch.linalg.lu`."""
     factors, pivots = lu_factor(A, pivot=pivot)
     low, up = _halves(factors)
     p = _permutation(pivots, A.shape[-2], factors)
@@ -96,7 +96,7 @@ def lu(A: Any, *, pivot: bool = True) -> Any:
 
 @implements("linalg_lu_solve")
 def lu_solve(LU: Any, pivots: Tensor, B: Any, *, left: bool = True, adjoint: bool = False) -> Any:
-    """X with A X = B, X A = B, or that of A^H, from the factors of A."""
+    """Solve A X = B, X A = B, or these with A^H, from the factors of A."""
     right_side("lu_solve", LU, B, left)
 
     def run(factors: Any, right: Any) -> list[Any]:
@@ -104,7 +104,7 @@ def lu_solve(LU: Any, pivots: Tensor, B: Any, *, left: bool = True, adjoint: boo
         return [complex_of(lu_factors.solve(*given, left=left, adjoint=adjoint, numbers=COMPLEX))]
 
     def derivative(given: Any, out: Any, grads: Any) -> Any:
-        """G = A^-H gX for B and -G X^H for A, which is P L U (X A = B and A^H likewise)."""
+        """Return G = A^-H gX for B, and -G X^H mapped to the factors for A."""
         [factors, right], [x] = given, out
         g = lu_solve(factors, pivots, grads[0], left=left, adjoint=not adjoint)
         of_a: Any = -(g @ x.mH if left else x.mH @ g)
@@ -122,26 +122,26 @@ def _det(a: Any) -> list[Any]:
 
 
 def _det_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """det A conj(g) A^-H."""
+    """Return det A conj(g) A^-H."""
     factor: Any = grads[0] * torch.conj(out[0])
     return [factor[..., None, None] * inv(given[0]).mH]
 
 
 @implements("linalg_det", "det")
 def det(A: Any) -> Any:
-    """The determinant, the product of the pivots; a derivative where A has an inverse."""
+    """Return the determinant, the product of the pivots; differentiable if A has an inverse."""
     matrices("det", A, square=True)
     return differentiable(_det, _det_derivative, A)[0]
 
 
 def _modulus(x: Components) -> tuple[Components, Components]:
-    """|x|, and what x may be divided by for its phase: 1 where x is 0."""
+    """Return |x|, and a divisor of x that gives its phase: 1 where x is 0."""
     size: Components = torch.hypot(*map(wrap, halves(x))).components  # type: ignore[attr-defined]
     return size, where(size[0] == 0, one_like(size), size)
 
 
 def _slogdet(a: Any) -> list[Any]:
-    """The product of the pivots' phases, made of modulus 1 again, and the sum of logarithms."""
+    """Return the product of the pivots' phases, of modulus 1, and the sum of logarithms."""
     factors, pivots, _ = lu_factors.factor(components(a), True, COMPLEX)
     diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
     size, divisor = _modulus(diagonal)
@@ -151,7 +151,7 @@ def _slogdet(a: Any) -> list[Any]:
 
 
 def _slogdet_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """(g - i Im(conj(gs) s)) A^-H, for the gradients gs of the sign s and g of the logarithm."""
+    """Return (g - i Im(conj(gs) s)) A^-H; gs, g are gradients of the sign s and the logarithm."""
     sign, _ = out
     of_sign, of_log = grads
     real = torch.zeros_like(sign.real) if of_log is None else of_log
@@ -161,7 +161,7 @@ def _slogdet_derivative(given: Any, out: Any, grads: Any) -> Any:
 
 @implements("linalg_slogdet", "slogdet")
 def slogdet(A: Any) -> Any:
-    """The determinant's phase, of modulus 1 or 0, and the logarithm of its modulus."""
+    """Return the determinant's phase, of modulus 1 or 0, and the logarithm of its modulus."""
     matrices("slogdet", A, square=True)
     found = differentiable(_slogdet, _slogdet_derivative, A)
     return torch.return_types.linalg_slogdet(tuple(found))  # type: ignore[attr-defined]

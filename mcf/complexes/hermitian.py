@@ -25,7 +25,7 @@ def _eigh(a: Any, upper: bool) -> list[Any]:
 
 
 def _eigh_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """V (diag(gw) + V^H gV / (w_j - w_i)) V^H; equal eigenvalues have none."""
+    """Return V (diag(gw) + V^H gV / (w_j - w_i)) V^H; undefined for equal eigenvalues."""
     w, v = out
     of_values, of_vectors = grads
     n = w.shape[-1]
@@ -41,16 +41,19 @@ def _eigh_derivative(given: Any, out: Any, grads: Any) -> Any:
 
 @implements("linalg_eigh")
 def eigh(A: Any, UPLO: str = "L") -> Any:
-    """w, ascending, and V with A V = V diag(w), as `torch.linalg.eigh`; one triangle is read.
+    """Return w, ascending, and V with A V = V diag(w), as `torch.linalg.eigh` from one triangle.
 
-    And of the diagonal the real part. By rotations of complex rows and corrections in expansions,
-    as of real matrices (`mcf.linalg.eigen.decompose`): |A V - V diag(w)| <= 208 n u^terms |A| and
-    |V^H V - I| <= 104 n u^terms (Frobenius), for clusters and equal eigenvalues too, rounded to the
-    format besides. docs/numerics.md, Singular vectors, has what of it is proved.
+    Only the real part of the diagonal is read. The algorithm (complex rotations, then corrections
+    in
+    expansions) is that of real matrices (`mcf.linalg.eigen.decompose`):
+    |A V - V diag(w)| <= 208 n u^terms |A| and |V^H V - I| <= 104 n u^terms (Frobenius), also for
+    clusters
+    and equal eigenvalues, plus the rounding to the format. docs/numerics.md, Singular vectors,
+    lists what is proved.
 
     Raises:
         LinAlgError: for a matrix that is not finite, or whose rotations do not become small.
-        RuntimeError: for what is no square matrix, another UPLO.
+        RuntimeError: for a matrix that is not square, and for another UPLO.
     """
     matrices("eigh", A, square=True)
     if str(UPLO).upper() not in ("L", "U"):
@@ -77,7 +80,7 @@ def _skew(x: Any) -> Any:
 
 
 def _svd_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """torch's formula (Townsend 2016, Differentiating the singular value decomposition)."""
+    """Apply PyTorch's formula (Townsend 2016, Differentiating the singular value decomposition)."""
     u, s, vh = out
     of_u, of_s, of_vh = grads
     k = s.shape[-1]
@@ -110,16 +113,17 @@ def _svd_derivative(given: Any, out: Any, grads: Any) -> Any:
 
 @implements("linalg_svd")
 def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> Any:
-    """U, s (descending) and V^H with A = U diag(s) V^H, as `torch.linalg.svd`.
+    """Return U, s (descending) and V^H with A = U diag(s) V^H, as `torch.linalg.svd`.
 
-    As of real matrices, in complex arithmetic (`mcf.linalg.singular.decompose`): |A V - U diag(s)|
-    <= c k u^terms |A|, |U^H U - I| and |V^H V - I| <= c k u^terms (Frobenius) with k the lesser
-    side and the c of docs/numerics.md, Singular vectors, for equal singular values and deficient
-    ranks too. Rounded to the format besides.
+    The algorithm is that of real matrices in complex arithmetic (`mcf.linalg.singular.decompose`):
+    |A V - U diag(s)| <= c k u^terms |A|, |U^H U - I| and |V^H V - I| <= c k u^terms (Frobenius),
+    with k the
+    lesser side and c of docs/numerics.md, Singular vectors, also for equal singular values and
+    deficient ranks. The rounding to the format adds to that.
 
     Raises:
         LinAlgError: for a matrix that is not finite, or whose rotations do not become small.
-        RuntimeError: for what is no matrix.
+        RuntimeError: for a tensor that is not a matrix.
         UnsupportedError: for a driver, which is cuSOLVER's.
     """
     matrices("svd", A)

@@ -21,15 +21,15 @@ implements("linalg_matrix_rank")(matrix_rank)
 
 
 def _inverted(u: Any, s: Any, vh: Any, large: Any) -> Any:
-    """V diag(1 / s) U^H over some singular values."""
+    """Return V diag(1 / s) U^H over some singular values."""
     inverse = torch.where(large, 1.0 / torch.where(large, s, 1.0), 0.0)
     return (vh.mH * inverse[..., None, :]) @ u.mH
 
 
 def _gradient(a: Any, p: Any, g: Any) -> Any:
-    """That of A, by that of its pseudoinverse P of the same rank (Golub, Pereyra 1973).
+    """Return the gradient of A from that of its pseudoinverse P, for constant rank.
 
-    -P^H G P^H + (I - A P) G^H P P^H + P^H P G^H (I - P A).
+    It is -P^H G P^H + (I - A P) G^H P P^H + P^H P G^H (I - P A) (Golub, Pereyra 1973).
     """
     ph, gh = p.mH, g.mH
     first, second = gh @ p, p @ gh
@@ -42,9 +42,10 @@ def _gradient(a: Any, p: Any, g: Any) -> Any:
 def pinv(
     A: Any, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
 ) -> Any:
-    """V diag(1 / s) U^H over the singular values above max(atol, rtol s), as `torch.linalg.pinv`.
+    """Return V diag(1 / s) U^H over singular values above max(atol, rtol max s).
 
-    The default `rtol` is max(m, n) times 2 u^terms. The derivative is that of matrices of one rank.
+    As `torch.linalg.pinv`. The default `rtol` is max(m, n) times 2 u^terms. The derivative assumes
+    that the rank is constant.
     """
     matrices("pinv", A, square=hermitian)
     rtol = rcond if rtol is None else rtol
@@ -64,7 +65,7 @@ def pinv(
 
 
 def _full_rank(a: Any, b: Any) -> tuple[Any, bool]:
-    """The solution by Q R of A or A^H, and whether R's diagonal says that no column depends."""
+    """Return the solution by QR of A or A^H, and whether R's diagonal shows full rank."""
     wide = a.shape[-2] < a.shape[-1]
     q, r = qr(a.mH if wide else a)
     diagonal: Any = torch.diagonal(r, dim1=-2, dim2=-1)
@@ -80,23 +81,23 @@ def _full_rank(a: Any, b: Any) -> tuple[Any, bool]:
 
 @implements("linalg_lstsq")
 def lstsq(A: Any, B: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
-    """X with the least |A X - B|, of least norm among those, as `torch.linalg.lstsq`.
+    """Return X of least norm that minimises |A X - B|, as `torch.linalg.lstsq`.
 
-    By QR where R's diagonal says full rank, else by singular values; with `driver="gels"` by QR
-    alone. The residuals are empty but for "gels" of more rows than columns, as are the singular
-    values; the rank is that by `rcond`, or full. The derivative is that of A^+ B.
+    It uses QR if R's diagonal shows full rank, else singular values; with `driver="gels"` QR alone.
+    The residuals are empty except for "gels" with more rows than columns, and the singular values
+    are always empty; the rank is determined by `rcond`, or full. The derivative is that of A^+ B.
 
     Raises:
-        LinAlgError: with "gels", where A does not have full rank.
-        UnsupportedError: for the drivers "gelsy", "gelsd", "gelss" (`torch.linalg.pinv` and `svd`
-            are what these do).
+        LinAlgError: with "gels", if A does not have full rank.
+        UnsupportedError: for the drivers "gelsy", "gelsd", "gelss" (use `torch.linalg.pinv` and
+            `svd` instead).
         RuntimeError: for shapes that do not fit.
     """
     matrices("lstsq", A)
     if driver not in (None, "gels"):
         raise UnsupportedError(
-            f"linalg.lstsq(driver={driver!r}) of complex expansions; allowed are None and 'gels', "
-            "and torch.linalg.pinv(A) @ B for least norms by singular values"
+            f"linalg.lstsq(driver={driver!r}) is unsupported for complex expansions; use None or "
+            "'gels', or torch.linalg.pinv(A) @ B for least norms by singular values"
         )
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
     rows = None if not B.ndim else B.shape[-1] if vector else B.shape[-2]

@@ -1,4 +1,4 @@
-"""Systems of linear equations of complex expansions, and inverses, by LU in complex arithmetic."""
+"""Linear systems and inverses of complex expansions, by LU in complex arithmetic."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from mcf.linalg.parts import identity
 
 
 def _solved(a: Any, b: Any) -> list[Any]:
-    """X, the factors of A, pivots and info."""
+    """Return X, the factors of A, pivots and info."""
     x, (factors, pivots, info) = lu_factors.solved(components(a), components(b), COMPLEX)
     return [complex_of(x), complex_of(factors), pivots, info]
 
 
 def _derivative(given: Any, out: Any, grads: Any) -> Any:
-    """A^-H gX for B, and -A^-H gX X^H for A."""
+    """Return A^-H gX for B, and -A^-H gX X^H for A."""
     [a, b], x = given, out[0]
     of_b = solve(a.mH, grads[0])
     return [summed(-(of_b @ x.mH), a.shape), summed(of_b, b.shape)]
@@ -37,12 +37,12 @@ def _derivative(given: Any, out: Any, grads: Any) -> Any:
 
 @implements("linalg_solve_ex")
 def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> Any:
-    """X with A X = B, or X A = B, and info, int32: the first pivot that is 0, or 0.
+    """Return X with A X = B, or X A = B, and info, int32: the first pivot that is 0, or 0.
 
     As `torch.linalg.solve_ex`; see `solve`.
     """
     name = "linalg.solve"
-    # As torch tells vectors from matrices.
+    # Distinguish vectors from matrices as PyTorch does.
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
     if vector:
         matrices("solve", A, square=True)
@@ -65,13 +65,13 @@ def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -
 
 @implements("linalg_solve")
 def solve(A: Any, B: Any, *, left: bool = True) -> Any:
-    """X with A X = B, as `torch.linalg.solve`, or X A = B.
+    """Return X with A X = B, or X A = B, as `torch.linalg.solve`.
 
-    By LU with partial pivoting (the largest |x| + |y|): |A X - B| <= c n u^terms |L||U||X|, as of
+    LU with partial pivoting (the largest |x| + |y|): |A X - B| <= c n u^terms |L||U||X|, as for
     real systems.
 
     Raises:
-        LinAlgError: where a pivot is exactly 0.
+        LinAlgError: if a pivot is exactly 0.
         RuntimeError: for shapes that do not fit.
     """
     return solve_ex(A, B, left=left, check_errors=True)[0]
@@ -84,14 +84,14 @@ def _inverse(a: Any) -> list[Any]:
 
 
 def _inverse_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """-X^H gX X^H."""
+    """Return -X^H gX X^H."""
     other = out[0].mH
     return [-(other @ grads[0] @ other)]
 
 
 @implements("linalg_inv_ex")
 def inv_ex(A: Any, *, check_errors: bool = False) -> Any:
-    """The inverse and info, as `torch.linalg.inv_ex`; see `solve_ex`."""
+    """Return the inverse and info, as `torch.linalg.inv_ex`; see `solve_ex`."""
     matrices("inv", A, square=True)
     found = differentiable(_inverse, _inverse_derivative, A, widen=False)
     errors("inv", found[1], check_errors)
@@ -100,5 +100,5 @@ def inv_ex(A: Any, *, check_errors: bool = False) -> Any:
 
 @implements("linalg_inv", "inverse")
 def inv(A: Any) -> Any:
-    """The inverse, as `torch.linalg.inv`: the solution for the identity."""
+    """Return the inverse, as `torch.linalg.inv`: the solution for the identity."""
     return inv_ex(A, check_errors=True)[0]

@@ -1,4 +1,4 @@
-"""Matrices of complex expansions as `mcf.linalg` takes them, and what is refused."""
+"""Convert matrices of complex expansions for `mcf.linalg`, and check them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcf.tensor.tensor import wrap
 
 
 def matrices(name: str, a: Any, square: bool = False) -> None:
-    """Refuse what is no matrix, or no square one."""
+    """Refuse a tensor that is not a matrix or, if required, not square."""
     if a.ndim < 2:
         raise RuntimeError(
             f"linalg.{name}: The input tensor A must have at least 2 dimensions, got shape "
@@ -28,7 +28,7 @@ def matrices(name: str, a: Any, square: bool = False) -> None:
 
 
 def right_side(name: str, a: Any, b: Any, left: bool = True) -> None:
-    """Refuse matrices that do not go with square ones."""
+    """Refuse right-hand sides that do not fit a square matrix."""
     matrices(name, a, square=True)
     if b.ndim < 2 or a.shape[-1] != b.shape[-2 if left else -1]:
         equation = "AX = B" if left else "XA = B"
@@ -39,30 +39,30 @@ def right_side(name: str, a: Any, b: Any, left: bool = True) -> None:
 
 
 def errors(name: str, info: Tensor, wanted: bool = True) -> None:
-    """Raise as torch does where a factorisation did not succeed."""
+    """Raise PyTorch's error if a factorisation failed."""
     if wanted:
         torch._linalg_check_errors(info, f"linalg.{name}", is_matrix=info.dim() == 0)
 
 
 def components(z: MCFComplexTensor) -> Components:
-    """All of both parts, the real one's first; without derivatives."""
+    """Return the components of both parts, real ones first; without derivatives."""
     return (*z.real.detach().components, *z.imag.detach().components)  # type: ignore[attr-defined]
 
 
 def complex_of(x: Components) -> MCFComplexTensor:
-    """The complex tensor of the components of both parts."""
+    """Return the complex tensor of the components of both parts."""
     real, imag = halves(x)
     return made(wrap(real), wrap(imag))
 
 
 def leading(z: MCFComplexTensor) -> Tensor:
-    """|x| + |y| of the leading components, as LAPACK has it where it looks for pivots."""
+    """Return |x| + |y| of the leading components, which LAPACK uses to choose pivots."""
     size: Tensor = z.real.components[0].abs() + z.imag.components[0].abs()
     return size
 
 
 def aligned(*values: Any) -> list[Any]:
-    """Real and complex operands as complex expansion tensors of one format."""
+    """Return real and complex operands as complex expansion tensors of one format."""
     flat = [p for v in values for p in parts(v)]  # type: ignore[union-attr]
     found = formatted(*(0.0 if p is None else p for p in flat))
     return [
@@ -74,7 +74,7 @@ def aligned(*values: Any) -> list[Any]:
 
 
 def summed(g: Any, shape: Any) -> Any:
-    """The gradient of an operand of this shape that was broadcast."""
+    """Return the gradient of a broadcast operand of this shape."""
     if g.shape == shape:
         return g
     more = g.ndim - len(shape)

@@ -24,13 +24,13 @@ implements("cholesky_inverse")(cholesky_inverse)
 
 @implements("linalg_matrix_power", "matrix_power")
 def matrix_power(A: Any, n: int) -> Any:
-    """A^n by repeated squaring, of the inverse for n < 0, as `torch.linalg.matrix_power`.
+    """Return A^n by repeated squaring, of the inverse for n < 0, as `torch.linalg.matrix_power`.
 
     Each product has the error of `matmul`.
     """
     matrices("matrix_power", A, square=True)
     if not isinstance(n, int):
-        raise TypeError(f"linalg.matrix_power: n is {n!r}; allowed is an int")
+        raise TypeError(f"linalg.matrix_power: n must be an int, got {n!r}")
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 1:
@@ -43,23 +43,23 @@ def matrix_power(A: Any, n: int) -> Any:
         A = A @ A if n else A
     if found is None:
         eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand(A.shape)
-        # Of whatever A holds; its derivative is 0.
+        # The identity is independent of A's values; its derivative is 0.
         real: Any = torch.where(eye > 0, torch.ones_like(A.real), torch.zeros_like(A.real))
         return pair(real, torch.zeros_like(real))
     return found
 
 
 def _block(a: Any, g: Any) -> Any:
-    """[[A, G], [0, A]]."""
+    """Return [[A, G], [0, A]]."""
     zero: Any = torch.zeros_like(a)
     return torch.cat((torch.cat((a, g), -1), torch.cat((zero, a), -1)), -2)
 
 
 @implements("linalg_matrix_exp", "matrix_exp")
 def matrix_exp(A: Any) -> Any:
-    """The exponential of each matrix, by scaling and squaring of a Taylor polynomial.
+    """Return the exponential of each matrix, by scaling and squaring of a Taylor polynomial.
 
-    The error in the 1-norm is at most c n (1 + |A|) u^terms e^|A|, as of real matrices. The
+    The error in the 1-norm is at most c n (1 + |A|) u^terms e^|A|, as for real matrices. The
     derivative is a block of the exponential of [[A^H, G], [0, A^H]].
     """
     matrices("matrix_exp", A, square=True)
@@ -76,7 +76,7 @@ def matrix_exp(A: Any) -> Any:
 
 @implements("linalg_multi_dot", "chain_matmul")
 def multi_dot(tensors: Any, *more: Any) -> Any:
-    """The product of matrices, from left to right; the first and the last may be vectors."""
+    """Return the product of matrices, from left to right; the first and the last may be vectors."""
     given = [tensors, *more] if more else list(tensors)
     if len(given) < 2:
         raise RuntimeError(f"multi_dot(): expected at least 2 tensors but got {len(given)}")
@@ -89,9 +89,9 @@ def _singular(ord: Any) -> bool:
 
 @implements("linalg_matrix_norm")
 def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Any:
-    """The norm of each matrix, real: "fro", "nuc", 1, 2, inf and their negatives.
+    """Return the norm of each matrix, real: "fro", "nuc", 1, 2, inf and their negatives.
 
-    2, -2 and "nuc" are singular values, the others norms of the moduli.
+    2, -2 and "nuc" use singular values, the others are norms of the moduli.
     """
     matrices("matrix_norm", A)
     if not _singular(ord):
@@ -108,7 +108,7 @@ def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = F
 
 @implements("linalg_norm")
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
-    """The norm of vectors or matrices, as `torch.linalg.norm`; real."""
+    """Return the norm of vectors or matrices, as `torch.linalg.norm`; real."""
     both = A.ndim == 2 if dim is None else not isinstance(dim, int) and len(dim) == 2
     if both and _singular(ord):
         return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim)
@@ -117,9 +117,9 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any
 
 @implements("linalg_cond")
 def cond(A: Any, p: Any = None) -> Any:
-    """|A| |A^-1| in the norm p; by default the largest over the smallest singular value.
+    """Return |A| |A^-1| in the norm p; by default the largest over the smallest singular value.
 
-    Infinite where A has no inverse, as in torch.
+    It is infinite if A has no inverse, as in PyTorch.
     """
     matrices("cond", A, square=p not in (None, 2, -2))
     if p in (None, 2, -2):
@@ -136,7 +136,7 @@ def cond(A: Any, p: Any = None) -> Any:
 
 @implements("linalg_tensorsolve")
 def tensorsolve(A: Any, B: Any, dims: Any = None) -> Any:
-    """X with tensordot(A, X, X.ndim) = B, as `torch.linalg.tensorsolve`."""
+    """Return X with tensordot(A, X, X.ndim) = B, as `torch.linalg.tensorsolve`."""
     if dims is not None:
         A = A.movedim(tuple(dims), tuple(range(A.ndim - len(dims), A.ndim)))
     shape = A.shape[B.ndim :]
@@ -152,7 +152,7 @@ def tensorsolve(A: Any, B: Any, dims: Any = None) -> Any:
 
 @implements("linalg_tensorinv")
 def tensorinv(A: Any, ind: int = 2) -> Any:
-    """The inverse of A as a map of tensors, as `torch.linalg.tensorinv`."""
+    """Return the inverse of A as a map of tensors, as `torch.linalg.tensorinv`."""
     first, rest = A.shape[:ind], A.shape[ind:]
     size = math.prod(first)
     if ind <= 0 or size != math.prod(rest):

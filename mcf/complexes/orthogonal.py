@@ -17,11 +17,11 @@ from mcf.tensor.registry import UnsupportedError
 
 
 def decompose(a: Any, complete: bool) -> list[Any]:
-    """Q and R; R has a real diagonal that is not negative."""
+    """Return Q and R; R has a real diagonal that is not negative."""
     q, r = qr_factors.factor(components(a), "complete" if complete else "reduced", COMPLEX)
     assert q is not None
     k = min(a.shape[-2:])
-    # Exact. The diagonal is real but for a rounding error, which is left out of R.
+    # This is exact. The diagonal is real up to a rounding error, which is dropped from R.
     sign = torch.where(r[0].diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
     for x, place, by in (
         (q, (..., slice(k)), sign[..., None, :]),
@@ -35,7 +35,7 @@ def decompose(a: Any, complete: bool) -> list[Any]:
 
 
 def _derivative(given: Any, out: Any, grads: Any) -> Any:
-    """(gQ + Q S) R^-H, S = T + T^H with half of a real diagonal, T = triu(gR R^H - Q^H gQ)."""
+    """Return (gQ + Q S) R^-H; S = T + T^H, real diagonal halved, T = triu(gR R^H - Q^H gQ)."""
     q, r = out
     of_q, of_r = grads
     if q.shape[-1] != r.shape[-1]:
@@ -60,7 +60,7 @@ def _derivative(given: Any, out: Any, grads: Any) -> Any:
 
 @implements("linalg_qr", "qr")
 def qr(A: Any, mode: str = "reduced") -> Any:
-    """Q and R with A = Q R, as `torch.linalg.qr`; R has a real diagonal that is not negative.
+    """Return Q and R with A = Q R, as `torch.linalg.qr`; R's diagonal is real and not negative.
 
     |A - Q R| <= c n u^terms |A| and |Q^H Q - I| <= c n u^terms, by Householder reflections.
     """

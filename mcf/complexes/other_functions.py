@@ -1,4 +1,4 @@
-"""Functions of complex expansions that are made of others."""
+"""Functions of complex expansions composed of other functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ holomorphic("log10", derivative=lambda z, f: 1 / (z * constant(fixed.ln10(), z.r
 
 
 def _lengthened(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function computed in a component more, of four in as many: products of z are rounded."""
+    """Compute a function with one more component (at most four): products of z are rounded."""
 
     @functools.wraps(function)
     def call(z: Any) -> Any:
@@ -35,14 +35,14 @@ def _lengthened(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 @implements("exp2", "special_exp2")
 @_lengthened
 def exp2(z: Any) -> Any:
-    """exp(z log 2)."""
+    """Return exp(z log 2)."""
     return torch.exp(z * constant(fixed.ln2(), z.real))
 
 
 @implements("sinc", "special_sinc")
 @_lengthened
 def sinc(z: Any) -> Any:
-    """sin(pi z) / (pi z), 1 at 0; of z less the whole number next to its real part."""
+    """Return sin(pi z) / (pi z), 1 at 0; z is reduced by the integer nearest to its real part."""
     pi = constant(fixed.pi(), z.real)
     zero = (z.real == 0) & (z.imag == 0)
     whole: Any = z.real.detach().round()
@@ -55,7 +55,7 @@ def sinc(z: Any) -> Any:
 
 @implements("float_power")
 def float_power(x: Any, y: Any) -> Any:
-    """x**y in float64 components."""
+    """Return x**y in float64 components."""
     return _wide(x) ** _wide(y)
 
 

@@ -1,4 +1,4 @@
-"""Elementwise functions of parts with a derivative, for autograd and for torch.func."""
+"""Elementwise functions of parts with a derivative, for autograd and for `torch.func`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mcf.tensor.tensor import wrap
 
 
 def halves(out: Any) -> tuple[Any, Any]:
-    """Both parts of a result's components."""
+    """Return both parts of a result's components."""
     half = len(out) // 2
     return wrap(out[:half]), wrap(out[half:])
 
 
 def node(name: str, computed: Callable[..., Any], backward: Callable[..., Any]) -> Any:
-    """What `torch.autograd.Function` calls a function, of parts of one shape.
+    """Return a function of parts of one shape as a `torch.autograd.Function`.
 
     Args:
         name: of the type.
-        computed: both parts of the result from parts that are expansion tensors.
-        backward: of the saved parts and the gradients, None for one that is 0; both gradients of
-            each.
+        computed: returns both parts of the result from parts that are expansion tensors.
+        backward: maps the saved parts and the gradients (None for 0) to the gradients of all
+            parts.
     """
 
     def forward(*given: Any) -> Any:

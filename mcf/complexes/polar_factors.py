@@ -13,15 +13,16 @@ from mcf.tensor.ops.polar_factors import polar_factors, square_root, tall
 
 
 def _shared(x: Any, v: Any, sizes: Any) -> Any:
-    """L with L S + S L = X, of S = V diag(sizes) V^H."""
+    """Return L with L S + S L = X, where S = V diag(sizes) V^H."""
     pairs = sizes[..., :, None] + sizes[..., None, :]
     return v @ ((v.mH @ x @ v) / pairs) @ v.mH
 
 
 def _polar_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """U (L(M - M^H) + gH) + (I - U U^H) gU H^-1, M = U^H gU - gH H, L(X) H + H L(X) = X.
+    """Return U (L(M - M^H) + gH) + (I - U U^H) gU H^-1, M = U^H gU - gH H.
 
-    Of dU = U W + (I - U U^H) dA H^-1 and dH = U^H dA - W H with W = L(U^H dA - dA^H U).
+    L(X) solves L(X) H + H L(X) = X. It follows from dU = U W + (I - U U^H) dA H^-1 and dH = U^H dA
+    - W H with W = L(U^H dA - dA^H U).
     """
     u, h = out
     of_u, of_h = grads
@@ -40,14 +41,14 @@ def _polar_derivative(given: Any, out: Any, grads: Any) -> Any:
 
 
 def polar(A: Any) -> Any:
-    """U with orthonormal columns and Hermitian H with A = U H, as `torch.linalg.polar`.
+    """Return U with orthonormal columns and Hermitian H with A = U H, as `torch.linalg.polar`.
 
     Bounds and algorithm are those of real matrices (`mcf.tensor.ops.polar_factors`). The derivative
-    is that of full column rank, as torch's.
+    assumes full column rank, as PyTorch's does.
 
     Raises:
         LinAlgError: for a matrix that is not finite.
-        RuntimeError: for what is no matrix, or one with fewer rows than columns.
+        RuntimeError: for a tensor that is not a matrix, or has fewer rows than columns.
     """
     matrices("polar", A)
     tall(*A.shape[-2:])
@@ -56,23 +57,23 @@ def polar(A: Any) -> Any:
 
 
 def _root_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """L with L X + X L = (G + G^H) / 2."""
+    """Return L with L X + X L = (G + G^H) / 2."""
     sizes, v = torch.linalg.eigh(out[0])
     return [_shared((grads[0] + grads[0].mH) * 0.5, v, sizes)]
 
 
 def matrix_sqrth(A: Any) -> Any:
-    """The Hermitian square root of one triangle of A, as `torch.linalg.matrix_sqrth`.
+    """Return the Hermitian square root of one triangle of A, as `torch.linalg.matrix_sqrth`.
 
     Raises:
         LinAlgError: for a matrix that is not finite.
-        RuntimeError: for what is no square matrix.
+        RuntimeError: for a matrix that is not square.
     """
     matrices("matrix_sqrth", A, square=True)
     return differentiable(lambda a: [square_root(a)], _root_derivative, A, widen=False)[0]
 
 
-# Names of torch 2.14.
+# These names exist from torch 2.14 on.
 if hasattr(torch.linalg, "polar"):
     implements("linalg_polar")(polar)
     implements("linalg_matrix_sqrth")(matrix_sqrth)

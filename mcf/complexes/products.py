@@ -1,4 +1,4 @@
-"""Matrix products of complex expansions, in real ones."""
+"""Matrix products of complex expansions, computed as real products."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _operands(name: str, *values: Any) -> list[tuple[Any, Any]]:
 
 @untraced
 def _real_by_complex(a: Any, c: Any, d: Any) -> MCFComplexTensor:
-    """A (C + iD); torch.compile of torch 2.13 hands operands of `@` over turned around."""
+    """Return A (C + iD); torch.compile of torch 2.13 exchanges the operands of `@`."""
     return pair(a @ c, a @ d)
 
 
 @implements("matmul", "mm", "bmm", "mv", "__matmul__", "linalg_matmul")
 def matmul(x: Any, y: Any) -> MCFComplexTensor:
-    """x @ y: four real products, those of one part added up together.
+    """Return x @ y by four real products, those of one part added together.
 
     (A + iB)(C + iD) = [A, -B] [C; D] + i [A, B] [D; C], two real products of twice the inner
     dimension k. So each part has the error of a real product of 2k terms, relative to itself and to
@@ -61,14 +61,14 @@ implements("__rmatmul__")(_rmatmul)
 
 @implements("dot")
 def dot(x: Any, y: Any) -> Any:
-    """The sum of x y of two vectors, without a conjugate, as `torch.dot`."""
+    """Return the sum of x y of two vectors, without a conjugate, as `torch.dot`."""
     _vectors("dot", x, y)
     return matmul(x, y)
 
 
 @implements("vdot")
 def vdot(x: Any, y: Any) -> MCFComplexTensor:
-    """The sum of conj(x) y of two vectors."""
+    """Return the sum of conj(x) y of two vectors."""
     _vectors("vdot", x, y)
     return matmul(torch.conj(x), y)
 
@@ -83,13 +83,13 @@ def _vectors(name: str, x: Any, y: Any) -> None:
 
 @implements("linalg_vecdot")
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """The sum of conj(x) y along a dimension."""
+    """Return the sum of conj(x) y along a dimension."""
     x, y = torch.conj(x).movedim(dim, -1), y.movedim(dim, -1)
     return matmul(x[..., None, :], y[..., :, None])[..., 0, 0]
 
 
 def _bilinear(name: str, function: Callable[..., Any]) -> None:
-    """A real bilinear function by its four products."""
+    """Register a real bilinear function, computed as four real products."""
 
     def call(x: Any, y: Any, *args: Any, **kwargs: Any) -> MCFComplexTensor:
         def real(u: Any, v: Any) -> Any:
@@ -113,7 +113,7 @@ _bilinear("linalg_cross", torch.linalg.cross)
 
 @implements("prod")
 def prod(z: MCFComplexTensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The product of all elements, or along a dimension, multiplied pairwise."""
+    """Return the product of all elements, or along a dimension, multiplied pairwise."""
     whole: Any = z.reshape(-1) if dim is None else z.movedim(dim, -1)
     if whole.shape[-1] == 0:
         return torch.ones_like(whole.sum(-1))
@@ -127,5 +127,5 @@ def prod(z: MCFComplexTensor, dim: int | None = None, keepdim: bool = False) -> 
 
 @implements("norm", "linalg_vector_norm")
 def norm(z: Any, *args: Any, **kwargs: Any) -> Any:
-    """The norm of vectors of |z|; that of squares takes both parts at once."""
+    """Return the norm of vectors of |z|."""
     return torch.linalg.vector_norm(torch.abs(z), *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What a complex expansion tensor is, its parts, and autograd's functions of it."""
+"""Properties of a complex expansion tensor, its parts, and autograd's functions of it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from mcf.tensor.tensor import MCFTensor, wrap
 
 @implements("real")
 def real(z: MCFComplexTensor) -> MCFTensor:
-    """The real part, which shares z's memory."""
+    """Return the real part, which shares z's memory."""
     return z.real
 
 
 @implements("imag")
 def imag(z: MCFComplexTensor) -> MCFTensor:
-    """The imaginary part, which shares z's memory."""
+    """Return the imaginary part, which shares z's memory."""
     return z.imag
 
 
 @implements("conj", "conj_physical")
 def conj(z: MCFComplexTensor) -> MCFComplexTensor:
-    """x - iy, a copy of z."""
+    """Return x - iy, a copy of z."""
     return MCFComplexTensor(z.real.clone(), -z.imag)  # type: ignore[arg-type]
 
 
 @implements("resolve_conj", "resolve_neg")
 def resolved(z: MCFComplexTensor) -> MCFComplexTensor:
-    """z, which is never a lazy conjugate."""
+    """Return z, which is never a lazy conjugate."""
     return z
 
 
@@ -55,7 +55,7 @@ class _Abs(torch.autograd.Function):
 
 @implements("abs", "absolute", "__abs__")
 def absolute(z: MCFComplexTensor) -> MCFTensor:
-    """sqrt(x^2 + y^2) with the error of `hypot`; the derivative is z / |z|, and 0 at 0."""
+    """Return sqrt(x^2 + y^2) with the error of `hypot`; the derivative is z / |z|, and 0 at 0."""
     recorded = torch.is_grad_enabled() and z.requires_grad and functorch() is None
     result: Any = _Abs.apply(z.real, z.imag) if recorded else torch.hypot(z.real, z.imag)  # type: ignore[no-untyped-call]
     return result  # type: ignore[no-any-return]
@@ -63,13 +63,13 @@ def absolute(z: MCFComplexTensor) -> MCFTensor:
 
 @implements("angle")
 def angle(z: MCFComplexTensor) -> Tensor:
-    """The argument in [-pi, pi] with the error of `atan2`, which keeps the sign of a zero y."""
+    """Return the argument in [-pi, pi] with the error of `atan2`; the sign of a zero y counts."""
     return torch.atan2(z.imag, z.real)
 
 
 @implements("sgn")
 def sgn(z: MCFComplexTensor) -> MCFComplexTensor:
-    """z / |z|, and 0 at 0."""
+    """Return z / |z|, and 0 at 0."""
     size = absolute(z)
     found: MCFComplexTensor = z / torch.where(size == 0, 1.0, size)
     return found
@@ -80,79 +80,79 @@ method("__abs__", absolute)
 
 @implements("is_complex")
 def is_complex(z: Any) -> bool:
-    """True."""
+    """Return True."""
     return True
 
 
 @implements("is_floating_point")
 def is_floating_point(z: Any) -> bool:
-    """False: complex numbers are none, as torch has it."""
+    """Return False: complex dtypes do not count as floating point, as in PyTorch."""
     return False
 
 
 @implements("dim", "ndimension")
 def dim(z: MCFComplexTensor) -> int:
-    """How many dimensions there are."""
+    """Return the number of dimensions."""
     return z.real.dim()
 
 
 @implements("numel", "nelement")
 def numel(z: MCFComplexTensor) -> int:
-    """How many elements there are."""
+    """Return the number of elements."""
     return z.real.numel()
 
 
 @implements("size")
 def size(z: MCFComplexTensor, dim: int | None = None) -> Any:
-    """The shape, or one of its numbers."""
+    """Return the shape, or the size of one dimension."""
     return z.shape if dim is None else z.shape[dim]
 
 
 @implements("stride")
 def stride(z: MCFComplexTensor) -> Any:
-    """Of the real part."""
+    """Return the strides of the real part."""
     return z.real.stride()
 
 
 @implements("is_contiguous")
 def is_contiguous(z: MCFComplexTensor) -> bool:
-    """Whether both parts are."""
+    """Return whether both parts are contiguous."""
     return z.real.is_contiguous() and z.imag.is_contiguous()
 
 
 @implements("element_size")
 def element_size(z: MCFComplexTensor) -> int:
-    """Bytes of one element."""
+    """Return the bytes of one element."""
     return z.itemsize
 
 
 @implements("isnan")
 def isnan(z: MCFComplexTensor) -> Tensor:
-    """Whether a part is NaN."""
+    """Return where a part is NaN."""
     return torch.isnan(z.real) | torch.isnan(z.imag)
 
 
 @implements("isinf")
 def isinf(z: MCFComplexTensor) -> Tensor:
-    """Whether a part is infinite."""
+    """Return where a part is infinite."""
     return torch.isinf(z.real) | torch.isinf(z.imag)
 
 
 @implements("isfinite")
 def isfinite(z: MCFComplexTensor) -> Tensor:
-    """Whether both parts are finite."""
+    """Return where both parts are finite."""
     return torch.isfinite(z.real) & torch.isfinite(z.imag)
 
 
 @implements("isreal")
 def isreal(z: MCFComplexTensor) -> Tensor:
-    """Whether the imaginary part is 0."""
+    """Return where the imaginary part is 0."""
     return z.imag == 0
 
 
 @implements("equal")
 def equal(x: Any, y: Any) -> bool:
-    """Whether two tensors have the same shape and values."""
+    """Return whether two tensors have the same shape and values."""
     return bool(x.shape == y.shape and (x == y).all())
 
 
@@ -160,7 +160,7 @@ def equal(x: Any, y: Any) -> bool:
 def isclose(
     x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
-    """Where |x - y| <= atol + rtol |y|, or both are equal; both NaN with `equal_nan`."""
+    """Return where |x - y| <= atol + rtol |y|, or both are equal; both NaN with `equal_nan`."""
     near: Tensor = torch.abs(x - y) <= atol + rtol * torch.abs(y)
     near = near & torch.isfinite(x) & torch.isfinite(y) | (x == y)
     if equal_nan:
@@ -170,13 +170,13 @@ def isclose(
 
 @implements("allclose")
 def allclose(x: Any, y: Any, *tolerances: Any, **options: Any) -> bool:
-    """Whether `isclose` holds everywhere."""
+    """Return whether `isclose` holds everywhere."""
     return bool(isclose(x, y, *tolerances, **options).all())
 
 
 @implements("requires_grad_")
 def requires_grad_(z: MCFComplexTensor, requires_grad: bool = True) -> MCFComplexTensor:
-    """Let autograd record what is done with both parts."""
+    """Let autograd record operations on both parts."""
     z.real.requires_grad_(requires_grad)
     z.imag.requires_grad_(requires_grad)
     return z
@@ -184,14 +184,14 @@ def requires_grad_(z: MCFComplexTensor, requires_grad: bool = True) -> MCFComple
 
 @implements("retain_grad")
 def retain_grad(z: MCFComplexTensor) -> None:
-    """Keep the gradients of both parts, which are no leaves."""
+    """Keep the gradients of both parts, which are not leaves."""
     for part in (z.real, z.imag):
         if part.requires_grad:
             part.retain_grad()
 
 
 def _flat(values: Any) -> tuple[list[Any], list[bool]]:
-    """Tensors with parts in place of complex ones, and which were complex."""
+    """Return tensors with parts in place of complex ones, and which were complex."""
     given = [values] if isinstance(values, (Tensor, MCFComplexTensor)) else list(values)
     out: list[Any] = []
     for v in given:
@@ -200,7 +200,7 @@ def _flat(values: Any) -> tuple[list[Any], list[bool]]:
 
 
 def _gradients(outputs: Any, grads: Any) -> tuple[list[Any], list[Any] | None]:
-    """The real outputs and their gradients."""
+    """Return the real outputs and their gradients."""
     flat, complexes = _flat(outputs)
     if grads is None:
         if any(complexes):
@@ -224,7 +224,7 @@ def backward(
     tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
     gradient: Any = None, inputs: Any = None, **kwargs: Any,
 ) -> None:  # fmt: skip
-    """As `torch.autograd.backward`; the gradient of a complex tensor is dL/dx + i dL/dy."""
+    """Run `torch.autograd.backward`; the gradient of a complex tensor is dL/dx + i dL/dy."""
     outputs, grads = _gradients(tensors, gradient if grad_tensors is None else grad_tensors)
     inner = None if inputs is None else _flat(inputs)[0]
     torch.autograd.backward(outputs, grads, retain_graph, create_graph, inputs=inner, **kwargs)
@@ -235,7 +235,7 @@ def grad(
     outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, allow_unused: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """As `torch.autograd.grad`; the gradient of a complex tensor is dL/dx + i dL/dy."""
+    """Run `torch.autograd.grad`; the gradient of a complex tensor is dL/dx + i dL/dy."""
     flat, complexes = _flat(inputs)
     real, grads = _gradients(outputs, grad_outputs)
     differentiate: Any = torch.autograd.grad
@@ -253,7 +253,7 @@ def grad(
 
 
 def _completed(grads: Sequence[Any]) -> Any:
-    """A complex gradient of two parts, either of which may be None."""
+    """Return a complex gradient from two parts, either of which may be None."""
     x, y = grads
     if x is None and y is None:
         return None
@@ -262,7 +262,7 @@ def _completed(grads: Sequence[Any]) -> Any:
 
 
 def as_complex(x: MCFTensor) -> MCFComplexTensor:
-    """x[..., 0] + i x[..., 1], which shares x's memory, as `torch.view_as_complex`."""
+    """Return x[..., 0] + i x[..., 1], which shares x's memory, as `torch.view_as_complex`."""
     if x.dim() == 0 or x.shape[-1] != 2:
         raise RuntimeError(
             f"view_as_complex: the last dimension must have the size 2, got {list(x.shape)}"
@@ -272,11 +272,11 @@ def as_complex(x: MCFTensor) -> MCFComplexTensor:
 
 @implements("view_as_real")
 def view_as_real(z: MCFComplexTensor) -> MCFTensor:
-    """The parts in a last dimension of size 2, where they lie so in memory.
+    """Return the parts in a last dimension of size 2, as a view.
 
     Raises:
-        RuntimeError: where z was not made by `torch.view_as_complex`, so that a copy would be
-            needed: `torch.stack((z.real, z.imag), -1)`, which also has a derivative.
+        RuntimeError: if z was not made by `torch.view_as_complex`, so that a copy would be needed:
+            `torch.stack((z.real, z.imag), -1)`, which also has a derivative.
     """
     if z.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(

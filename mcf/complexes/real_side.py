@@ -1,4 +1,4 @@
-"""Functions of real expansion tensors whose results are complex, and operands that are."""
+"""Functions of real expansion tensors with complex results or complex operands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ registry.implements(torch.view_as_complex)(as_complex)
 
 
 def beside(name: str, x: Any, other: Any) -> Any:
-    """An operator of a real expansion tensor and complex numbers."""
+    """Apply an operator to a real expansion tensor and complex numbers."""
     if name.startswith("__i"):
         raise TypeError(
             f"{name}: the result is complex, which a real expansion tensor cannot hold; write "
@@ -31,7 +31,7 @@ def beside(name: str, x: Any, other: Any) -> Any:
 
 
 def is_complex(other: Any) -> bool:
-    """Whether an operand has an imaginary part."""
+    """Return whether an operand has an imaginary part."""
     if isinstance(other, Tensor):
         return other.is_complex()
     found = parts(other)
@@ -42,9 +42,9 @@ operators.COMPLEX.append((is_complex, beside))
 
 
 def function_beside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function of torch of real expansion tensors and complex numbers, as complex ones have it.
+    """Apply a function of PyTorch to a mix of real expansion tensors and complex numbers.
 
-    NotImplemented for one that writes to an argument, and where no operand is complex.
+    Return NotImplemented if it writes to an argument, or if no operand is complex.
     """
     name = getattr(func, "__name__", "")
     function = None if name.endswith("_") and name[:2] != "__" else FUNCTIONS.get(name)

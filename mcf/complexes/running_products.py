@@ -12,15 +12,15 @@ from mcf.kernels.row_tasks import along
 
 @implements("cumprod")
 def cumprod(input: Any, dim: int, *, dtype: torch.dtype | None = None) -> MCFComplexTensor:
-    """Running products along a dimension, as the tree of `mcf.kernels.row_tasks`.
+    """Return running products along a dimension, by the tree of `mcf.kernels.row_tasks`.
 
     With the error bound b of a product (`mcf.bound("complex_mul", ...)`) the error of the k-th is
-    at most (1 + b)**(k - 1) - 1 relative to its modulus, without overflow and underflow on the way.
+    at most (1 + b)**(k - 1) - 1 relative to its modulus, without overflow and underflow in between.
 
     Args:
-        input: of any shape; a number has one element.
-        dim: along which they run.
-        dtype: of the components, which are converted first.
+        input: of any shape; a zero-dimensional tensor has one element.
+        dim: the dimension.
+        dtype: of the components, to which the input is converted first.
 
     Raises:
         IndexError: if there is no such dimension.
@@ -33,7 +33,7 @@ def cumprod(input: Any, dim: int, *, dtype: torch.dtype | None = None) -> MCFCom
 
 
 def _tree(z: Any) -> Any:
-    """Along the first dimension: products of pairs, what runs of them, and the odd ones."""
+    """Scan along the first dimension: multiply pairs, scan these, then fill in the odd elements."""
     count = z.shape[0]
     if count == 1:
         return z
@@ -48,13 +48,13 @@ def _tree(z: Any) -> Any:
 
 @implements("var")
 def var(input: Any, *args: Any, **options: Any) -> Any:
-    """The variances of the real and of the imaginary parts added up, as `torch.var`: real."""
+    """Return the sum of the variances of the real and imaginary parts, as `torch.var`: real."""
     return torch.var(input.real, *args, **options) + torch.var(input.imag, *args, **options)
 
 
 @implements("std")
 def std(input: Any, *args: Any, **options: Any) -> Any:
-    """The root of `var`, as the hypotenuse of both parts': none is squared out of range."""
+    """Return the root of `var` as the hypotenuse of both parts' deviations, without overflow."""
     x, y = (torch.std(part, *args, **options) for part in (input.real, input.imag))
     return torch.hypot(x, y)
 

@@ -16,7 +16,7 @@ from mcf.tensor.tensor import MCFTensor
 
 
 def _all(a: MCFComplexTensor, real: bool) -> tuple[MCFComplexTensor, MCFComplexTensor]:
-    """Of each matrix [..., n, n]."""
+    """Decompose each matrix [..., n, n]."""
     n, batch = a.shape[-1], a.shape[:-2]
     if not all(bool(torch.isfinite(c).all()) for p in (a.real, a.imag) for c in p.components):
         raise LinAlgError(
@@ -57,10 +57,10 @@ class _Eig(torch.autograd.Function):
 
 
 def _derivative(w: Any, v: Any, of_values: Any, of_vectors: Any) -> Any:
-    """torch's formula: V^-H (diag(gw) + (V^H gV - V^H V Re diag(V^H gV)) / conj(w_j - w_i)) V^H.
+    """Return V^-H (diag(gw) + (V^H gV - V^H V Re diag(V^H gV)) / conj(w_j - w_i)) V^H.
 
-    The vectors' norm is 1 and their phase is none of the loss's, as in torch; equal eigenvalues
-    have no derivative.
+    This is PyTorch's formula. Vectors have norm 1, and the loss must not depend on their phase, as
+    in PyTorch; equal eigenvalues have no derivative.
     """
     n = w.shape[-1]
     eye = torch.eye(n, dtype=torch.bool, device=w.device)
@@ -86,15 +86,15 @@ def _checked(a: Any) -> None:
 @registry.implements(torch.linalg.eig)
 @implements("linalg_eig")
 def eig(A: Any) -> Any:
-    """As `torch.linalg.eig`: w and V with |A v - w v| <= 16 n u^terms |A| and |v| = 1.
+    """Return w and V as `torch.linalg.eig`, |A v - w v| <= 16 n u^terms |A| and |v| = 1.
 
-    Rounded to the format besides. In no order; the largest element of each vector is positive. A
-    real matrix has real eigenvalues with real vectors and pairs of conjugates, where they are
-    simple. The bits are the same on every executor: there is no LAPACK in it.
+    The rounding to the format adds to that. Eigenvalues have no particular order; the largest
+    element of each vector is positive. The simple eigenvalues of a real matrix are real with real
+    vectors, or conjugate pairs. The bits are the same on every executor: LAPACK is not used.
 
     Raises:
         LinAlgError: for a matrix that is not finite, or whose iteration does not end.
-        RuntimeError: for what is no square matrix.
+        RuntimeError: for a matrix that is not square.
     """
     _checked(A)
     real = isinstance(A, MCFTensor)
@@ -105,5 +105,5 @@ def eig(A: Any) -> Any:
 @registry.implements(torch.linalg.eigvals)
 @implements("linalg_eigvals")
 def eigvals(A: Any) -> Any:
-    """The first result of `eig`."""
+    """Return the eigenvalues of `eig`."""
     return eig(A)[0]

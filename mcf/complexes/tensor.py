@@ -1,4 +1,4 @@
-"""The complex expansion tensor: two expansion tensors of one shape that torch's functions take."""
+"""The complex expansion tensor: two expansion tensors of one shape."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mcf.tensor.tensor import MCFTensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Functions of torch by their `__name__`: exp, linalg_solve, fft_fft.
+# Implementations by the `__name__` of PyTorch's functions: exp, linalg_solve, fft_fft.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 def implements(*names: str) -> Callable[[Function], Function]:
-    """Register a function for functions of torch, and for methods, of these names."""
+    """Register a function as the implementation of PyTorch functions and methods of these names."""
 
     def register(function: Function) -> Function:
         FUNCTIONS.update(dict.fromkeys(names, function))
@@ -32,22 +32,22 @@ def implements(*names: str) -> Callable[[Function], Function]:
 
 
 def method(name: str, function: Any) -> None:
-    """Make a function, or a property, a member of the tensor: of a room that imports the type."""
+    """Set a member of the tensor type, from a module that imports the type."""
     setattr(MCFComplexTensor, name, function)
 
 
 class MCFComplexTensor:
     """Complex numbers x + iy whose parts are expansions: `MCFTensor`s of one shape and format.
 
-    Made by `mcf.complex`, `mcf.complex_tensor` and the functions of torch whose results are
-    complex. Functions of torch take it, as `torch.exp(z)` or `z.exp()`; what it does not support
-    raises `UnsupportedError`. It is no `torch.Tensor`: it has no memory of its own but that of its
-    parts, and no complex dtype, of which torch has none for bfloat16; `dtype` is that of the
-    components, as an `MCFTensor`'s is. For Python's `isinstance` and for what insists on a tensor
-    (`nn.Parameter`, `torch.compile`) take its parts; to `torch.func` it is a tree of them.
+    Create one by `mcf.complex`, `mcf.complex_tensor` or PyTorch's functions with complex results.
+    PyTorch's functions accept it, as `torch.exp(z)` or `z.exp()`; unsupported ones raise
+    `UnsupportedError`. It is not a `torch.Tensor`: its memory is that of its parts, and it has no
+    complex dtype, since PyTorch has none for bfloat16. `dtype` is that of the components, as for an
+    `MCFTensor`. Where a real tensor is required (`isinstance`, `nn.Parameter`, `torch.compile`),
+    pass its parts; for `torch.func` it is a tree of them.
 
-    Autograd is that of the parts, so that gradients follow torch's convention: that of a real L is
-    dL/dx + i dL/dy, and a holomorphic f multiplies by the conjugate of f'.
+    Autograd is that of the parts, so that gradients follow PyTorch's convention: that of a real L
+    is dL/dx + i dL/dy, and a holomorphic f multiplies by the conjugate of f'.
 
     Attributes:
         real: the real part; it shares memory with the tensor.
@@ -55,27 +55,28 @@ class MCFComplexTensor:
     """
 
     __array_ufunc__ = None
-    # Real expansion tensors leave functions of both to this type.
+    # Real expansion tensors leave functions of both types to this type.
     takes_precedence = True
 
     real: MCFTensor
     imag: MCFTensor
 
     def __init__(self, real: MCFTensor, imag: MCFTensor) -> None:
-        """The complex tensor of two parts, whose memory it shares; `mcf.complex` converts.
+        """Combine two parts, whose memory the tensor shares; `mcf.complex` converts.
 
         Raises:
-            TypeError: for what is no `MCFTensor`, for parts of other dtypes, terms or devices.
+            TypeError: for a part that is not an `MCFTensor`, for different dtypes, terms or
+                devices.
             ValueError: for parts of different shapes.
         """
         if functorch() is not None:
-            # Of a transform's tensors, which have the type of plain ones, nothing is known.
+            # The tensors of a transform have the type of plain ones, so they cannot be checked.
             self.real, self.imag = real, imag
             return
         for name, part in (("real", real), ("imag", imag)):
             if not isinstance(part, MCFTensor):
                 raise TypeError(
-                    f"{name} is of type {type(part).__name__}; allowed is mcf.MCFTensor "
+                    f"{name} must be an mcf.MCFTensor, got {type(part).__name__} "
                     "(mcf.complex converts)"
                 )
         for what in ("dtype", "terms", "device"):
@@ -127,7 +128,7 @@ class MCFComplexTensor:
         return type(self), (self.real, self.imag)
 
     if TYPE_CHECKING:
-        # Of the rooms that register them.
+        # Defined in the modules that register them.
         def __add__(self, other: Any) -> Any: ...
         def __radd__(self, other: Any) -> Any: ...
         def __sub__(self, other: Any) -> Any: ...
@@ -151,17 +152,17 @@ class MCFComplexTensor:
 
     @property
     def shape(self) -> torch.Size:
-        """Of both parts."""
+        """The shape of both parts."""
         return self.real.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the components."""
+        """The dtype of the components."""
         return self.real.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the components."""
+        """The device of the components."""
         return self.real.device
 
     @property
@@ -171,17 +172,17 @@ class MCFComplexTensor:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions there are."""
+        """The number of dimensions."""
         return self.real.ndim
 
     @property
     def requires_grad(self) -> bool:
-        """Whether autograd records what is done with a part."""
+        """Whether autograd records operations on a part."""
         return self.real.requires_grad or self.imag.requires_grad
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no part was computed from what requires grad."""
+        """Whether no part was computed from a tensor that requires grad."""
         return self.real.is_leaf and self.imag.is_leaf
 
     @property
@@ -196,7 +197,7 @@ class MCFComplexTensor:
 
     @property
     def grad(self) -> MCFComplexTensor | None:
-        """dL/dx + i dL/dy, what `backward` has added up in the parts; None before."""
+        """dL/dx + i dL/dy, accumulated in the parts by `backward`; None before."""
         x, y = self.real.grad, self.imag.grad
         if x is None and y is None:
             return None
@@ -210,7 +211,7 @@ class MCFComplexTensor:
 
 
 def unsupported(name: str) -> UnsupportedError:
-    """The error for a function of torch that complex expansion tensors do not have."""
+    """Return the error for a PyTorch function that complex expansion tensors do not support."""
     return UnsupportedError(
         f"torch.{name} is not supported on mcf.MCFComplexTensor; z.real and z.imag are its parts, "
         "z.to_plain() rounds to a plain complex tensor"
@@ -218,12 +219,12 @@ def unsupported(name: str) -> UnsupportedError:
 
 
 def pair(x: Any, y: Any) -> MCFComplexTensor:
-    """The complex tensor of two real tensors, one at least of expansions, in their common format.
+    """Return the complex tensor of two real tensors, at least one an expansion, in one format.
 
-    Both are broadcast; a part that is as it should be is not copied.
+    Both are broadcast; a part that already fits is not copied.
     """
     if type(x) is MCFTensor and type(y) is MCFTensor and x._terms == y._terms:
-        # Asked of components, which are plain and quicker, but none in a graph.
+        # Reading plain components is faster, but impossible while compiling.
         compiling = torch.compiler.is_compiling()
         a, b = (x, y) if compiling else (x.components[0], y.components[0])
         if a.dtype is b.dtype and a.shape == b.shape and a.device == b.device:
@@ -235,23 +236,23 @@ def pair(x: Any, y: Any) -> MCFComplexTensor:
 
 
 def gradient(grads: Sequence[Any]) -> MCFComplexTensor:
-    """The complex gradient of two parts, one of which may be None, which is 0."""
+    """Return the complex gradient of two parts, one of which may be None (zero)."""
     x, y = grads
     x = torch.zeros_like(y) if x is None else x
     return MCFComplexTensor(x, torch.zeros_like(x) if y is None else y)  # type: ignore[arg-type]
 
 
 def made(x: MCFTensor, y: MCFTensor) -> MCFComplexTensor:
-    """The complex tensor of parts that are known to fit."""
+    """Return the complex tensor of parts that are known to fit."""
     z = object.__new__(MCFComplexTensor)
     z.real, z.imag = x, y
     return z
 
 
 def formatted(*values: Any) -> list[Any]:
-    """Real numbers and tensors, one at least of expansions, as expansions of a common format.
+    """Return real numbers and tensors, at least one of expansions, as expansions of one format.
 
-    Numbers become the nearest expansion. What is as it should be is not copied.
+    Numbers become the nearest expansion. A value that already fits is not copied.
     """
     if functorch() is not None:
         like = next(v for v in values if isinstance(v, Tensor))
@@ -268,9 +269,9 @@ def formatted(*values: Any) -> list[Any]:
 
 
 def parts(value: Any) -> tuple[Any, Any] | None:
-    """Real and imaginary part of an operand; None for the latter of a real one.
+    """Return real and imaginary part of an operand; the latter is None for a real one.
 
-    Numbers stay numbers. None for what is no operand.
+    Numbers stay numbers. Return None if the value is not an operand.
     """
     if isinstance(value, MCFComplexTensor):
         return value.real, value.imag

@@ -1,4 +1,4 @@
-"""How a complex expansion tensor prints itself, and what else it can be turned into."""
+"""Print complex expansion tensors, and convert them to other types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcf.tensor.text import rows
 
 
 def text(z: MCFComplexTensor, exact: bool = True) -> str:
-    """`MCFComplexTensor([0.1+2.j], terms=2, dtype=torch.float32)`; each part as a real one's.
+    """Return `MCFComplexTensor([0.1+2.j], terms=2, dtype=torch.float32)`, with parts as real ones.
 
     Args:
         z: the tensor.
@@ -59,20 +59,21 @@ def text(z: MCFComplexTensor, exact: bool = True) -> str:
 
 
 def formatted(z: MCFComplexTensor, spec: str) -> str:
-    """Each part as Python formats a float of its exact value, the second with its sign, and a j.
+    """Format each part like a float of its exact value, the second with its sign and a j.
 
-    One number alone; several in the brackets of `str`, which are all of it without a specification.
+    A single number is formatted alone; several in the brackets of `str`. Without a specification
+    the result for several is that of `str`.
 
     Raises:
-        ValueError: for a specification that floats do not have, or with a width, a sign or a fill,
-            which would be those of one part.
+        ValueError: for a specification that floats do not have, or one with a width, a sign or a
+            fill, which would apply to one part only.
     """
     if not spec and z.ndim:
         return text(z, exact=False)
     if spec and not _SPEC.fullmatch(spec):
         raise ValueError(
-            f"format specification {spec!r} is not one of a complex number; allowed are a "
-            "precision and e, E, f, F, g or G, such as '.30f'"
+            f"invalid format specification {spec!r} for a complex number; use a precision "
+            "and e, E, f, F, g or G, such as '.30f'"
         )
     if z.real.numel() == 0:
         return "[]"
@@ -91,7 +92,7 @@ _SPEC = re.compile(r"#?[_,]?(\.\d+)?[eEfFgG]?")
 
 
 def _both(x: Any, y: Any, make: Any) -> Any:
-    """Nested lists of parts as nested lists of numbers."""
+    """Combine nested lists of parts to nested lists of numbers."""
     if isinstance(x, list):
         return [_both(a, b, make) for a, b in zip(x, y, strict=True)]
     return make(x, y)
@@ -99,25 +100,25 @@ def _both(x: Any, y: Any, make: Any) -> Any:
 
 @implements("tolist")
 def tolist(z: MCFComplexTensor) -> Any:
-    """Nested lists of Python's complex numbers, each part rounded to nearest."""
+    """Return nested lists of Python's complex numbers, each part rounded to nearest."""
     return _both(z.real.tolist(), z.imag.tolist(), complex)
 
 
 @implements("item")
 def item(z: MCFComplexTensor) -> complex:
-    """One Python complex number, each part rounded to nearest."""
+    """Return one Python complex number, each part rounded to nearest."""
     return complex(z.real.item(), z.imag.item())
 
 
 @implements("to_fractions")
 def to_fractions(z: MCFComplexTensor) -> Any:
-    """Nested lists of pairs of Fractions, exact; infinities, NaN and -0 are floats."""
+    """Return nested lists of pairs of Fractions, exact; infinities, NaN and -0 are floats."""
     return _both(z.real.to_fractions(), z.imag.to_fractions(), lambda x, y: (x, y))
 
 
 @implements("to_mpmath")
 def to_mpmath(z: MCFComplexTensor) -> Any:
-    """Nested lists of mpmath's complex numbers, exact whatever `mpmath.mp.prec` is."""
+    """Return nested lists of mpmath's complex numbers, exact whatever `mpmath.mp.prec` is."""
     import mpmath
 
     make = lambda x, y: mpmath.mp.make_mpc((x._mpf_, y._mpf_))  # noqa: E731
@@ -129,12 +130,12 @@ _PLAIN = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 @implements("to_plain")
 def to_plain(z: MCFComplexTensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A plain tensor of complex64 or complex128 (that of the components by default).
+    """Return a plain complex64 or complex128 tensor (by default that of the components' dtype).
 
     Each part is rounded once to nearest even; the gradient passes through.
 
     Raises:
-        TypeError: for another dtype; for none where the components' has no complex one.
+        TypeError: for another dtype; without one if the components' dtype has no complex one.
     """
     dtype = _PLAIN.get(z.dtype) if dtype is None else dtype
     if dtype is None or dtype not in _PLAIN.values():
@@ -148,7 +149,7 @@ def to_plain(z: MCFComplexTensor, dtype: torch.dtype | None = None) -> Tensor:
 
 @implements("numpy")
 def numpy(z: MCFComplexTensor, dtype: npt.DTypeLike | None = None, *, force: bool = False) -> Any:
-    """A new NumPy array: complex64 or complex128, rounded once; None for complex128 where exact.
+    """Return a new NumPy array, complex64 or complex128; None means complex128, if exact.
 
     Raises:
         ValueError: without `dtype`, if complex128 does not hold every value.
@@ -187,6 +188,6 @@ def _collate(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
 
 
 flat_state.PAIRS["complex"] = MCFComplexTensor
-# torch's loaders: torch.load(weights_only=True), DataLoader.
+# PyTorch's loaders: torch.load(weights_only=True), DataLoader.
 torch.serialization.add_safe_globals([MCFComplexTensor])
 default_collate_fn_map[MCFComplexTensor] = _collate

@@ -1,4 +1,4 @@
-"""What torch.compile does not look into."""
+"""Exclude functions from tracing by torch.compile."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def untraced(function: Function) -> Function:
-    """The function, before which torch.compile ends a graph, and begins another after it.
+    """Return the function such that torch.compile breaks the graph around it.
 
-    For what asks for components, which a graph's tensors have not: the bits are the eager ones.
+    It is for functions that need components, which a graph's tensors lack: the bits are the eager
+    ones.
     """
     aside = torch._disable_dynamo(function)  # type: ignore[attr-defined]
 

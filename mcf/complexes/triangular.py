@@ -17,7 +17,7 @@ from mcf.linalg.number_kinds import COMPLEX
 def solve_triangular(
     a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
-    """X with A X = B, or X A = B, for a triangular A, as `torch.linalg.solve_triangular`.
+    """Return X with A X = B, or X A = B, for a triangular A, as `torch.linalg.solve_triangular`.
 
     (A + E) X = B with |E| <= c n u^terms |A| in each row; a zero on the diagonal gives infinities
     or NaN, as division does.
@@ -33,7 +33,7 @@ def solve_triangular(
         return [complex_of(triangular.solve(*given, **options, numbers=COMPLEX))]
 
     def derivative(given: Any, out: Any, grads: Any) -> Any:
-        """G = A^-H gX for B and of -G X^H the triangle for A."""
+        """Return G = A^-H gX for B, and the triangle of -G X^H for A."""
         [a, b], [x] = given, out
         of_b = solve_triangular(a.mH, grads[0], upper=not upper, unitriangular=unitriangular)
         of_a: Any = -(of_b @ x.mH)

@@ -1,8 +1,8 @@
-"""Conversions as one kernel for each pair of formats and numbers of components.
+"""Compile conversions: one kernel per pair of formats and numbers of components.
 
-The program of `mcf.convert.rounding` is what the torch executor runs; the others run its formula
-(`mcf.elementary.formula_recording`), with the same bits. It computes in the wider of the two
-formats, so that this is the format of the registers.
+The torch executor runs the program of `mcf.convert.rounding`; the others run its recorded formula
+(`mcf.elementary.formula_recording`), with the same bits. The formula computes in the wider of the two
+formats.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, FP32, FP64, Format
 from mcf.kernels.often import often
 
-# On a CPU fewer numbers are not worth the time in which a kernel is compiled, some tenths of a
-# second: the program takes a few tenths of a millisecond.
+# Smaller CPU inputs do not pay for compiling a kernel (some 0.1 s): the program takes about 0.1 ms.
 FEWEST = 2048
-# Components, the format and the number of those of the result.
+# A function of components, the dtype of the result and its number of components.
 Program = Callable[[Sequence[Tensor], torch.dtype, int], Components]
 
 
@@ -34,7 +33,7 @@ Program = Callable[[Sequence[Tensor], torch.dtype, int], Components]
 def formula(
     program: Program, source: Format, count: int, target: Format, terms: int
 ) -> formula_recording.Formula:
-    """The formula of a program that makes components of another format, or of another number.
+    """Record the formula of a conversion to another format or number of components.
 
     It computes in the wider of the two formats, float64 or float32.
 
@@ -65,7 +64,7 @@ def _register(source: Format, target: Format) -> Format:
 def kernel(
     program: Program, source: Format, count: int, target: Format, terms: int, small: bool = False
 ) -> Elementwise:
-    """The kernel of such a formula.
+    """Return the kernel of a conversion formula.
 
     Its fields are the components of the result and those of the argument; those of 16 bits are
     float32 unless they may be `small` (`Executor.small`).
@@ -78,9 +77,9 @@ def kernel(
 def run(
     program: Program, components: Sequence[Tensor], dtype: torch.dtype, terms: int
 ) -> list[Tensor] | None:
-    """A program in one kernel, whose results are new tensors.
+    """Run a conversion as one kernel with new tensors as results.
 
-    None where there is none, or where some element needs a step that it lacks.
+    Return None if there is no kernel, or if an element needs a step that it lacks.
     """
     first = components[0]
     source, target = FORMATS[first.dtype], FORMATS[dtype]
@@ -108,9 +107,10 @@ _prepared: dict[tuple[Any, ...], Callable[[Sequence[Tensor]], list[Tensor] | Non
 def run_few(
     program: Program, components: Sequence[Tensor], dtype: torch.dtype, terms: int
 ) -> list[Tensor] | None:
-    """`run` of contiguous tensors in the host's memory with fewer than `FEWEST` elements.
+    """Run a conversion of contiguous CPU tensors with fewer than `FEWEST` elements.
 
-    None also where conversions of the kind have not been asked for often.
+    Return None as `run` does, or if the conversion has not been requested often enough to compile
+    it.
     """
     first = components[0]
     kind = (program, first.dtype, len(components), dtype, terms, registry.get_executor())
@@ -129,7 +129,7 @@ def run_few(
 def _launch(
     program: Program, first: Tensor, count: int, dtype: torch.dtype, terms: int
 ) -> Callable[[Sequence[Tensor]], list[Tensor] | None] | None:
-    """The kernel prepared for so many components like the first, or None."""
+    """Prepare the kernel for `count` components like the first; return None if unsupported."""
     if not 0 < first.numel() < FEWEST or min(first.dtype.itemsize, dtype.itemsize) < 4:
         return None
     spec = kernel(program, FORMATS[first.dtype], count, FORMATS[dtype], terms)

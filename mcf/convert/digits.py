@@ -10,9 +10,9 @@ from fractions import Fraction
 from mcf.convert.numbers import components_of
 from mcf.kernels.formats import Format
 
-# Digits and the power of ten of the first one: 0.125 to two digits is (12, -1).
+# Digits as an integer, and the power of ten of the first digit: 0.125 to two digits is (12, -1).
 Digits = tuple[int, int]
-# More digits are zeros, before and after the point: numbers of these formats have 1400 at most.
+# Further digits are zeros: numbers of these formats have at most 1400, before and after the point.
 MOST = 1500
 _LOG = math.log10(2)
 
@@ -25,13 +25,13 @@ def ten(power: int) -> int:
 
 
 def _quotient(n: int, d: int, count: int) -> tuple[int, int, int, int]:
-    """The first digits of n / d > 0, the rest over a bottom, and the power of the first digit."""
+    """Return digits of n / d > 0, the remainder, its divisor and the first digit's power."""
     power = math.floor(math.log10(n) - math.log10(d))
     while True:
         shift = count - 1 - power
         top, bottom = (n * ten(shift), d) if shift >= 0 else (n, d * ten(-shift))
         q, rest = divmod(top, bottom)
-        # Logarithms may be beside it by one.
+        # The estimate by logarithms may be off by one.
         if q >= ten(count):
             power += 1
         elif q < ten(count - 1):
@@ -41,7 +41,7 @@ def _quotient(n: int, d: int, count: int) -> tuple[int, int, int, int]:
 
 
 def significant(n: int, d: int, count: int) -> Digits:
-    """n / d > 0 rounded to so many decimal digits, ties to even."""
+    """Return n / d > 0 rounded to `count` decimal digits, ties to even."""
     q, rest, bottom, power = _quotient(n, d, count)
     if 2 * rest > bottom or (2 * rest == bottom and q & 1):
         q += 1
@@ -51,7 +51,7 @@ def significant(n: int, d: int, count: int) -> Digits:
 
 
 def whole(parts: Sequence[float]) -> tuple[int, int]:
-    """Integers n and d, d a power of two, with n / d the sum of finite floats."""
+    """Return integers n and d, d a power of two, with n / d the sum of finite floats."""
     terms = [(int(m * 2.0**53), e - 53) for m, e in map(math.frexp, parts) if m]
     low = min((e for _, e in terms), default=0)
     low = min(low, 0)
@@ -59,25 +59,26 @@ def whole(parts: Sequence[float]) -> tuple[int, int]:
 
 
 def held(n: int, d: int, fmt: Format, terms: int) -> int:
-    """How many decimal digits the expansions around n / d > 0 hold.
+    """Return how many decimal digits the expansions around n / d > 0 can hold.
 
-    Every decimal number of so many digits, rounded to the nearest expansion and back, is the same
-    again: floor((b - 1) log10(2)) for b bits (Matula 1968, doi:10.1145/362851.362887), of which
-    there are `terms` p, and fewer near the smallest number of the format.
+    Every decimal number of so many digits survives rounding to the nearest expansion and back:
+    floor((b - 1) log10(2)) digits for b bits (Matula 1968, doi:10.1145/362851.362887). b is `terms`
+    p, or less near the smallest number of the format.
     """
     room = n.bit_length() - d.bit_length() - (fmt.emin - fmt.p + 1) + 1
     return max(1, math.floor((min(terms * fmt.p, room) - 1) * _LOG))
 
 
 def _interval(parts: Sequence[float], fmt: Format) -> tuple[int, int, int, bool, bool, int]:
-    """The numbers whose nearest expansion has these components, the first one positive.
+    """Return the interval of numbers whose nearest expansion has these components (first > 0).
 
-    The intersection of the numbers that each component is the rounding of, those above it
-    subtracted.
+    It is the intersection of the rounding intervals of the components, each shifted by the sum of
+    those before it.
 
     Returns:
-        The value, the ends of the interval, whether each end belongs to it, all in units of 1 / d;
-        and d, a power of two.
+        The value, the two ends, whether each end belongs to the interval (all in units of 1 / d),
+            and d,
+        a power of two.
     """
     lowest = fmt.emin - fmt.p + 1
     ends = []
@@ -109,7 +110,7 @@ def _interval(parts: Sequence[float], fmt: Format) -> tuple[int, int, int, bool,
 
 
 def shortest(parts: Sequence[float], fmt: Format) -> Digits:
-    """The fewest digits that read back to the nearest expansion of the sum, which is positive.
+    """Return the fewest digits that read back to the nearest expansion of the positive sum.
 
     Of the numbers of so many digits beside the sum it is the nearer one, if that reads back.
 
@@ -119,21 +120,21 @@ def shortest(parts: Sequence[float], fmt: Format) -> Digits:
     """
     x, first, last, left, right, d = _interval(parts, fmt)
     if not first <= x <= last or (x == first and not left) or (x == last and not right):
-        # Components of another form; those of the nearest expansion have the same sum.
+        # The components are not canonical; those of the nearest expansion have the same sum.
         n, size = whole(parts)
         nearest = components_of(Fraction(n, size), fmt, len(parts))
         if math.isfinite(nearest[0]):
             x, first, last, left, right, d = _interval(nearest, fmt)
         elif not first < x <= last:
             return significant(n, size, held(n, size, fmt, len(parts)))
-        # Else half a unit beyond the largest number, which reads back as infinity: what is next to
-        # it and smaller has these components.
+        # Otherwise x is half a unit beyond the largest number and reads back as infinity: the next
+        # smaller decimal has these components.
 
     def found(count: int) -> Digits | None:
-        # Where a number of so many digits reads back, one of the two beside x does.
+        # If any number of `count` digits reads back, one of the two neighbours of x does.
         q, rest, bottom, power = _quotient(x, d, count)
         near = q + (2 * rest > bottom or (2 * rest == bottom and q & 1))
-        # x itself reads back, unless it is the end that reads as infinity.
+        # x itself reads back, unless it is the end of the interval that reads as infinity.
         for number in (near, near - 1 if rest == 0 else 2 * q + 1 - near):
             shift = power - count + 1
             scale = ten(-shift) if shift < 0 else 1
@@ -145,11 +146,12 @@ def shortest(parts: Sequence[float], fmt: Format) -> Digits:
                 return (number, power) if number < ten(count) else (ten(count - 1), power + 1)
         return None
 
-    # A step of numbers of so many digits is smaller than the interval, or nearly.
+    # Start at the number of digits whose spacing is about the length of the interval.
     count = max(1, math.ceil(math.log10(x) - math.log10(last - first)) + 1)
     while (best := found(count)) is None:
         count += 1
-    # What is left without its last zeros reads back, too: mostly one trial more shows the fewest.
+    # The number without trailing zeros reads back, too. Usually one more trial shows that it is
+    # minimal.
     high, low = len(str(best[0]).rstrip("0")), 0
     best = best[0] // ten(count - high), best[1]
     middle = high - 1

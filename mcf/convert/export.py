@@ -1,4 +1,4 @@
-"""Expansions as other representations of numbers."""
+"""Export expansions to other representations of numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Number = Fraction | float
 
 
 def fractions(components: Sequence[Tensor]) -> list[Number]:
-    """The elements in order, exactly; infinities, NaN and -0 as floats."""
+    """Return the elements in order, exactly; infinities, NaN and -0 as floats."""
     rows = [c.detach().double().cpu().flatten().tolist() for c in components]
     return [_value(parts) for parts in zip(*rows, strict=True)]
 
@@ -33,7 +33,7 @@ def _value(parts: tuple[float, ...]) -> Number:
 
 
 def nested(values: Sequence[Any], shape: Sequence[int]) -> Any:
-    """Nested lists of a shape from its elements in order; the element for no dimensions."""
+    """Return the elements as nested lists of a shape; a single element for no dimensions."""
     if len(shape) == 0:
         return values[0]
     step = math.prod(shape[1:])
@@ -41,31 +41,32 @@ def nested(values: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def few_floats(components: Sequence[Tensor]) -> list[float] | None:
-    """The values, each rounded once to nearest, in order; None where a sum leaves the range."""
+    """Return the values in order, each rounded once; None if a sum leaves the range."""
     rows = [c.reshape(-1).tolist() for c in components]
     try:
-        # Python adds up exactly and rounds once. What has nothing below it keeps its sign of zero.
+        # `math.fsum` adds exactly and rounds once. Without low components the first keeps its sign
+        # of zero.
         return [math.fsum(v) if any(v[1:]) else v[0] for v in zip(*rows, strict=True)]
     except (OverflowError, ValueError):
         return None
 
 
 def mpmath_number() -> Callable[[Number], Any]:
-    """The function that makes an mpf of a number exactly, whatever `mpmath.mp.prec` is."""
+    """Return a function that converts a number to an mpf exactly, whatever `mpmath.mp.prec` is."""
     import mpmath
     from mpmath.libmp import from_man_exp
 
     def make(x: Number) -> Any:
         if isinstance(x, float):
             return mpmath.mpf(x)
-        # The denominator is a power of two: these are sums of floats.
+        # The denominator is a power of two, since the number is a sum of floats.
         return mpmath.mp.make_mpf(from_man_exp(x.numerator, 1 - x.denominator.bit_length()))
 
     return make
 
 
 def array(components: Sequence[Tensor], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A NumPy array of the values rounded to nearest; exact for dtype object (Fractions)."""
+    """Return a NumPy array of the values rounded to nearest; exact for dtype object (Fractions)."""
     shape = tuple(components[0].shape)
     kind = np.dtype(dtype)
     if kind == np.dtype(object):

@@ -1,4 +1,4 @@
-"""Exact numbers as expansions, one at a time: the nearest expansion of a rational."""
+"""Convert exact numbers to expansions, one at a time: the nearest expansion of a rational."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from fractions import Fraction
 
 from mcf.kernels.formats import FP64, Format
 
-# Every number of a format, and every point halfway between two, is a multiple of 2**-_LOWEST.
+# Every number of a format, and every midpoint of two, is a multiple of 2**-_LOWEST.
 _LOWEST = -FP64.emin + FP64.p
-# Numerators and denominators up to this are divided as they are.
+# Numerators and denominators up to this length are divided without shortening.
 _LONG = 4 * _LOWEST
 
 
 def components_of(value: int | float | Fraction, fmt: Format, terms: int) -> tuple[float, ...]:
-    """The nearest expansion of a number: x0 = RN(v), x1 = RN(v - x0), and so on.
+    """Return the nearest expansion of a number: x0 = RN(v), x1 = RN(v - x0), and so on.
 
     Args:
         value: a number; infinities, NaN and the sign of a float zero are kept.
@@ -35,7 +35,7 @@ def components_of(value: int | float | Fraction, fmt: Format, terms: int) -> tup
 
 
 def nearest(n: int, d: int, fmt: Format, terms: int) -> tuple[float, ...]:
-    """The nearest expansion of n / d with d > 0."""
+    """Return the nearest expansion of n / d with d > 0."""
     negative = n < 0
     if n.bit_length() - d.bit_length() > fmt.emax + 2:
         return (-math.inf if negative else math.inf, *(0.0,) * (terms - 1))
@@ -54,10 +54,10 @@ def nearest(n: int, d: int, fmt: Format, terms: int) -> tuple[float, ...]:
 
 
 def shortened(n: int, d: int) -> tuple[int, int]:
-    """A fraction that every rounding and comparison takes for n / d, of as few digits as it needs.
+    """Return a shorter fraction that rounds and compares like n / d.
 
-    That is n / d rounded to odd far below the last place of every format: on the same side of every
-    number of a format, and of every point halfway between two.
+    It is n / d rounded to odd far below the last place of every format: on the same side of every
+    number of a format, and of every midpoint of two.
     """
     if d.bit_length() <= _LONG:
         return n, d
@@ -66,10 +66,10 @@ def shortened(n: int, d: int) -> tuple[int, int]:
 
 
 def _rounded(n: int, d: int, fmt: Format) -> tuple[float, int, int]:
-    """RN(n / d), and n / d - RN(n / d) as a fraction."""
+    """Return RN(n / d), and n / d - RN(n / d) as a fraction."""
     if fmt is FP64:
         try:
-            # Python rounds quotients of integers to nearest even, subnormal ones too.
+            # Python rounds quotients of integers to nearest even, also subnormal ones.
             x = n / d + 0.0
         except OverflowError:
             return (math.inf if n > 0 else -math.inf), n, d

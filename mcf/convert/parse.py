@@ -1,4 +1,4 @@
-"""What users give as a number: Python's, decimal strings, Fraction, Decimal, mpmath's, NumPy's."""
+"""Parse numbers: Python's, decimal strings, Fraction, Decimal, mpmath's and NumPy's."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ import numpy as np
 
 # Decimal exponents beyond every format, above and below: such numbers are not expanded into digits.
 _HUGE, _TINY = 400, -1300
-# Decimals beyond these are far below the last place of every format: one digit stands for them.
+# Decimals beyond these are far below the last place of every format: one sticky digit replaces
+# them.
 _DECIMALS = 4000
 DIMENSIONS = 128
-# What stands for huge and tiny numbers: finite and not zero, so that they compare right, and
-# rounded to inf and 0.
+# Substitutes for huge and tiny numbers: finite and not zero, so that they compare correctly, and
+# round to inf and 0.
 _BEYOND, _BENEATH = Fraction(2) ** 10000, Fraction(1, 2**10000)
 
 
 def beyond(value: int | float | Fraction) -> bool:
-    """Whether a number from `exact` is larger than those of every format, and perhaps inexact."""
+    """Return whether a number from `exact` exceeds every format, so that it may be inexact."""
     return isinstance(value, Fraction) and abs(value) >= 10**_HUGE
 
 
 def cut(value: int | float | Fraction) -> bool:
-    """Whether a number has so many digits that `exact` may have cut it."""
+    """Return whether a number has so many digits that `exact` may have truncated it."""
     return isinstance(value, Fraction) and value.denominator.bit_length() > 3 * _DECIMALS
 
 
 def exact(value: Any) -> int | float | Fraction:
-    """A number exactly; infinities, NaN and -0 as floats.
+    """Return a number exactly; infinities, NaN and -0 as floats.
 
-    Decimal and binary exponents far beyond every format give a huge or tiny number in its place,
-    and decimals beyond the 4000th one last digit: a number on the same side of every number of a
-    format, and of every point halfway between two. So conversion and comparison are exact, and take
-    time proportional to the number of digits.
+    Decimal and binary exponents far beyond every format give a huge or tiny number instead, and one
+    sticky digit replaces decimals beyond the 4000th. The replacement is on the same side of every
+    number of a format, and of every midpoint of two. So conversion and comparison are exact, and
+    take time proportional to the number of digits.
 
     Args:
         value: int, float, Fraction, Decimal, a string ("0.1", "1e-400", "1/3", "inf", "0x1.8p3"),
             an mpmath real, a NumPy scalar (longdouble too).
 
     Raises:
-        TypeError: for anything else; ValueError: for a string that is no number.
+        TypeError: for any other type.
+        ValueError: for a string that is not a number.
     """
     if isinstance(value, (bool, int, float, Fraction)):
         return value
@@ -71,7 +73,7 @@ def exact(value: Any) -> int | float | Fraction:
     )
 
 
-# Underscores stand between digits alone, as in Python's numbers.
+# Underscores may stand only between digits, as in Python's numbers.
 _STRAY = re.compile(r"(?<!\d)_|_(?!\d)")
 _STRAY_HEXADECIMAL = re.compile(r"(?<![\da-fA-FxX])_|_(?![\da-fA-F])")
 
@@ -96,7 +98,7 @@ def _text(text: str) -> float | Fraction:
         else:
             number = decimal.Decimal(_clipped(plain))
             if number.is_nan():
-                # With a payload or a signal, which `float` has not either.
+                # Refuse payloads and signaling NaNs, as `float` does.
                 raise ValueError(text)
             return _decimal(number)
     except (decimal.InvalidOperation, ValueError, ZeroDivisionError):
@@ -106,7 +108,7 @@ def _text(text: str) -> float | Fraction:
 
 def _no_number(text: str) -> ValueError:
     return ValueError(
-        f"data has the string {_shown(text)}; allowed are decimal numbers such as '-1.5e-3', "
+        f"cannot parse the string {_shown(text)}; use decimal numbers such as '-1.5e-3', "
         "fractions '1/3', hexadecimal '0x1.8p3', 'inf' and 'nan'"
     )
 
@@ -116,12 +118,12 @@ def _shown(text: str) -> str:
 
 
 def _clipped(text: str) -> str:
-    """The decimal string with an exponent that `Decimal` can hold; far beyond every format."""
+    """Return the decimal string with its exponent clipped to one that `Decimal` can hold."""
     match = re.fullmatch(r"(.*)[eE]([+-]?)0*([1-9]\d{15,})", text, re.DOTALL)
     return text if match is None else f"{match[1]}e{match[2]}{10**16}"
 
 
-# What is beyond the last digit of a result shows in it: another one than 0 and 5.
+# Sticky rounding: a last digit of 0 or 5 becomes another one if lower digits are not zero.
 _ROUND_ODD: dict[str, Any] = {
     "rounding": decimal.ROUND_05UP,
     "Emax": decimal.MAX_EMAX,
@@ -134,7 +136,7 @@ def _quotient(text: str) -> int | float | Fraction:
     match = re.fullmatch(r"([+-]?\d+)/(\d+)", text)
     if match is None or max(len(match[1]), len(match[2])) <= _DECIMALS:
         return Fraction(text)
-    # Python does not read integers of so many digits; and their greatest common divisor takes long.
+    # Python refuses to parse integers of so many digits, and their gcd takes long.
     context = decimal.Context(prec=2 * _DECIMALS, **_ROUND_ODD)
     return _decimal(context.divide(decimal.Decimal(match[1]), decimal.Decimal(match[2])))
 
@@ -145,7 +147,7 @@ def _hexadecimal(text: str) -> Fraction:
     )
     if match is None or not match[2] + match[3]:
         raise ValueError(text)
-    # As far beyond every format as more digits would be.
+    # Exponents with more digits are equally far beyond every format.
     power = int(match[5][:16]) if match[5] and len(match[5]) <= 16 else 10**16 * bool(match[5])
     exponent = (-power if match[4] == "-" else power) - 4 * len(match[3])
     value = _scaled(int(match[2] + match[3], 16), exponent)
@@ -153,13 +155,13 @@ def _hexadecimal(text: str) -> Fraction:
 
 
 def _scaled(mantissa: int, exponent: int) -> Fraction:
-    """mantissa 2**exponent for a mantissa that is not negative."""
+    """Return mantissa 2**exponent for a mantissa that is not negative."""
     top = exponent + mantissa.bit_length()
     if not 4 * _TINY <= top <= 4 * _HUGE:
         return (_BEYOND if top > 0 else _BENEATH) if mantissa else Fraction(0)
     below = -exponent - 4 * _DECIMALS
     if below > 0:
-        # Rounded to odd, as decimals are.
+        # Round to odd, as for decimals.
         lost = mantissa & ((1 << below) - 1) != 0
         mantissa, exponent = (mantissa >> below) | lost, -4 * _DECIMALS
     return Fraction(mantissa << max(exponent, 0), 1 << max(-exponent, 0))
@@ -168,7 +170,7 @@ def _scaled(mantissa: int, exponent: int) -> Fraction:
 def _decimal(value: decimal.Decimal) -> float | Fraction:
     sign = -1.0 if value.is_signed() else 1.0
     if value.is_snan():
-        raise ValueError("data has the Decimal sNaN; allowed is the NaN that signals nothing")
+        raise ValueError("cannot convert a signaling NaN; use a quiet NaN")
     if value.is_nan():
         return math.nan
     if value.is_infinite():
@@ -183,7 +185,7 @@ def _decimal(value: decimal.Decimal) -> float | Fraction:
     return Fraction(value)
 
 
-# Digits of mpmath's constants, which know all of theirs: enough for every nearest expansion.
+# Bits of mpmath's constants: enough for every nearest expansion.
 _CONSTANT_BITS = 4096
 
 
@@ -212,7 +214,7 @@ def _longdouble(value: np.longdouble) -> float | Fraction:
     if value == 0 or not np.isfinite(value):
         return float(value)
     mantissa, exponent = np.frexp(value)
-    # 2**64 holds the mantissa of x87's format; platforms with more bits take a second part.
+    # 2**64 holds the mantissa of x87's format; longer mantissas need a second part.
     high = int(mantissa * np.longdouble(2.0**64))
     low = (mantissa * np.longdouble(2.0**64) - np.longdouble(high)) * np.longdouble(2.0**64)
     if not -3000 <= int(exponent) <= 2000:
@@ -221,19 +223,21 @@ def _longdouble(value: np.longdouble) -> float | Fraction:
 
 
 def printed(text: str) -> Any:
-    """The nested lists of strings in a printed tensor, `[[1.5, 2], [inf, 0.1]]`."""
+    """Return the nested lists of strings in a printed tensor, `[[1.5, 2], [inf, 0.1]]`."""
     try:
         return json.loads(re.sub(r"[^\[\],\s]+", r'"\g<0>"', text))
     except (json.JSONDecodeError, RecursionError):
-        raise ValueError(f"data has the string {_shown(text)}; its brackets are no list") from None
+        raise ValueError(
+            f"cannot parse the string {_shown(text)}: its brackets do not form a list"
+        ) from None
 
 
 def flatten(data: Any, depth: int = 0) -> tuple[tuple[int, ...], list[Any]]:
-    """Shape and elements of nested lists or tuples.
+    """Return shape and elements of nested lists or tuples.
 
     Raises:
-        ValueError: where lists of one level differ in length, or lie in more lists than a tensor
-            has dimensions.
+        ValueError: if lists of one level differ in length, or are nested deeper than a tensor has
+            dimensions.
     """
     if not isinstance(data, (list, tuple)):
         return (), [data]

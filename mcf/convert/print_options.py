@@ -1,4 +1,4 @@
-"""How expansion tensors are printed: what users set here, and what they set for torch."""
+"""Print options of expansion tensors, set here or by `torch.set_printoptions`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch._tensor_str import PRINT_OPTS
 
 @dataclasses.dataclass
 class Options:
-    """What was set by `set_printoptions`; None where nothing was."""
+    """The options set by `set_printoptions`; None where an option is not set."""
 
     precision: int | None = None
     threshold: float | None = None
@@ -24,7 +24,7 @@ OPTIONS = Options()
 
 @dataclasses.dataclass(frozen=True)
 class Printing:
-    """What is in force: `digits` are significant ones, `decimals` those after the point."""
+    """The effective options: `digits` are significant digits, `decimals` digits after the point."""
 
     digits: int | None
     decimals: int | None
@@ -35,9 +35,9 @@ class Printing:
 
 
 def in_force() -> Printing:
-    """Our option where one is set, else torch's where it is not torch's default, else our default.
+    """Return the effective options: ours if set, else PyTorch's if not default, else defaults.
 
-    So a `torch.set_printoptions(precision=4)`, which is that default, is not seen.
+    So `torch.set_printoptions(precision=4)`, which is PyTorch's default, has no effect.
     """
     usual = type(PRINT_OPTS)()
 
@@ -69,10 +69,10 @@ def set_printoptions(
     profile: str | None = None,
     sci_mode: bool | None = None,
 ) -> None:
-    """Set how expansion tensors are printed; what is not given stays as it is.
+    """Set how expansion tensors are printed; options that are not given stay as they are.
 
-    What is not set here follows `torch.set_printoptions`, where that was told something else than
-    torch's default: its `precision` counts the digits after the point.
+    An option that was never set here follows `torch.set_printoptions`, unless that has PyTorch's
+    default value; its `precision` counts the digits after the point.
 
     Args:
         precision: significant decimal digits, in `str` and in `repr`. By default `repr` has as many
@@ -86,7 +86,7 @@ def set_printoptions(
             small numbers have one.
 
     Raises:
-        TypeError: for what is no whole number, or a sci_mode that is no bool.
+        TypeError: for a value that is not an integer, or a sci_mode that is not a bool.
         ValueError: for a precision or linewidth below 1, a negative threshold or edgeitems, or
             another profile.
     """

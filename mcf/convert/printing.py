@@ -1,4 +1,4 @@
-"""Numbers and tensors as text."""
+"""Format numbers and tensors as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Element = Callable[[Sequence[float]], str]
 
 
 def decimal(value: Number, count: int, sci_mode: bool | None = None) -> str:
-    """The number rounded to significant decimal digits, ties to even."""
+    """Return the number rounded to `count` significant decimal digits, ties to even."""
     if isinstance(value, float):
         return "-0." if value == 0 else repr(value)
     if value == 0:
@@ -27,7 +27,7 @@ def decimal(value: Number, count: int, sci_mode: bool | None = None) -> str:
 
 
 def placed(negative: bool, found: digits.Digits, sci_mode: bool | None = None) -> str:
-    """Digits with their sign and a point; with an exponent where the number is large or small."""
+    """Return digits with sign and point, and an exponent if the number is large or small."""
     sign, power = "-" if negative else "", found[1]
     text = str(found[0]).rstrip("0")
     usual = -5 <= power < max(16, len(text)) and power < 40
@@ -40,7 +40,7 @@ def placed(negative: bool, found: digits.Digits, sci_mode: bool | None = None) -
 
 
 def element(fmt: Format, exact: bool, options: Printing) -> Element:
-    """The function that prints one number, given its components.
+    """Return the function that prints one number, given its components.
 
     Args:
         fmt: of the components.
@@ -68,10 +68,10 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
 
 
 def _decimals(rows: Sequence[Sequence[float]], options: Printing) -> Element:
-    """As torch prints numbers with so many digits after the point.
+    """Return the function that prints numbers with a fixed count of digits after the point.
 
-    All with an exponent where the largest is above 1e8 or 1000 times the smallest, or that below
-    1e-4, but for zero (torch's rule).
+    All get an exponent if the largest is above 1e8 or 1000 times the smallest, or the smallest
+    nonzero one is below 1e-4 (PyTorch's rule).
     """
     sizes = [abs(r[0]) for r in rows if math.isfinite(r[0]) and r[0] != 0]
     large, small = max(sizes, default=1.0), min(sizes, default=1.0)
@@ -83,7 +83,7 @@ def _decimals(rows: Sequence[Sequence[float]], options: Printing) -> Element:
 
 
 def usual(rows: Sequence[Sequence[float]], fmt: Format, exact: bool) -> Element:
-    """How users set that the elements of a tensor are printed; the arguments of `brackets`."""
+    """Return the function that prints elements by the user's options."""
     options = in_force()
     if options.decimals is not None:
         return _decimals(rows, options)
@@ -98,7 +98,7 @@ def brackets(
     exact: bool,
     indent: int = 0,
 ) -> str:
-    """The nested brackets of a tensor.
+    """Return the nested brackets of a tensor.
 
     Args:
         shape: of the tensor.
@@ -116,7 +116,7 @@ def brackets(
 
 
 def shown(shape: Sequence[int]) -> list[list[int | None]]:
-    """For each dimension the places that are shown; None stands for those that are not."""
+    """Return, for each dimension, the indices that are shown; None marks those left out."""
     options = in_force()
     edge, summarise = options.edgeitems, math.prod(shape) > options.threshold
     return [

@@ -1,4 +1,4 @@
-"""Expansions from one format or number of terms to another, rounded to the nearest expansion.
+"""Round expansions to another format or number of components: the nearest expansion.
 
 The nearest expansion of a real number v is x0 = RN(v), x1 = RN(v - x0), x2 = RN(v - x0 - x1), ...
 """
@@ -21,14 +21,15 @@ _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def widen(components: Sequence[Tensor], dtype: torch.dtype) -> Components:
-    """The components in a dtype that holds every number of theirs: exact."""
+    """Return the components in a dtype that holds every number of theirs, exactly."""
     return tuple(c if c.dtype is dtype else c.to(dtype) for c in components)
 
 
 def convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Components:
-    """The nearest expansion of `terms` components of `dtype` to a normalised expansion.
+    """Return the nearest expansion of `terms` components of `dtype` to a normalised expansion.
 
-    Exact where the target holds the value. One operator, which `torch.compile` leaves alone.
+    It is exact if the target holds the value. It is one operator, which `torch.compile` does not
+    trace.
 
     Args:
         components: largest first, each at most half an ulp of the one before; one dtype, device
@@ -48,7 +49,7 @@ def convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Com
 def few_converted(
     components: Sequence[Tensor], dtype: torch.dtype, terms: int
 ) -> Sequence[Tensor] | None:
-    """`convert` of few numbers in the host's memory; None where its operator has to do it."""
+    """Convert small CPU tensors; return None if the operator is needed."""
     first = components[0]
     if not visible(first) or not 0 < first.numel() < conversions.FEWEST:
         return None
@@ -64,22 +65,22 @@ def few_converted(
 
 
 def dense(c: Tensor) -> bool:
-    """Whether a tensor's elements are what lies at its address, one after the other."""
+    """Return whether a tensor's elements are contiguous at its address, without lazy negation."""
     return c.is_contiguous() and not c.is_neg() and not c._is_zerotensor()
 
 
-# So many are converted by integers before it is looked whether they stay as they are.
+# So many elements are converted by integers without testing whether they stay unchanged.
 _FEWEST = 3
-# Of more elements a kernel takes no longer than it takes to look.
+# For more elements a kernel is as fast as the test.
 _FEW = 1024
 
 
 def _unchanged(
     components: Sequence[Tensor], dtype: torch.dtype, terms: int
 ) -> Sequence[Tensor] | None:
-    """Copies of few components that are the nearest expansion of their sum as they are, or None.
+    """Return copies of small components that are canonical already, or None.
 
-    It takes a tenth of what it takes to compute that.
+    This takes a tenth of the time of computing the canonical form.
     """
     first = components[0]
     if len(components) != terms or first.dtype is not dtype or dtype not in _INTEGERS:
@@ -87,7 +88,7 @@ def _unchanged(
     if not visible(first) or not 0 < first.numel() <= _FEW:
         return None
     given = [c.detach() for c in components]
-    # A sum that leaves the range says no more than one of infinities.
+    # A finite sum shows that all first components are finite.
     if not math.isfinite(given[0].sum().item()):
         return None
     for k in range(terms - 1):
@@ -95,7 +96,7 @@ def _unchanged(
             return None
         if k < terms - 2 and bool(_ties(given, k)[1].any()):
             return None
-    # Adding 0 makes -0 of a lower component +0.
+    # Adding 0 turns -0 of a low component into +0.
     copied = given[0].clone(memory_format=torch.contiguous_format)
     return [copied, *((c + 0.0).contiguous() for c in given[1:])]
 
@@ -117,10 +118,10 @@ def _convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> li
 
 
 def nearest(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Components:
-    """`convert` as a program over tensors; `mcf.convert.conversions` makes kernels of it."""
+    """Round as `convert` does, as a program over tensors; `mcf.convert.conversions` compiles it."""
     source = components[0].dtype
     if len(components) == 2 and terms == 1 and source is dtype and dtype in _INTEGERS:
-        # The sum rounds once; zeros, infinities and NaN are the first as they are.
+        # The sum rounds once; zeros, infinities and NaN are taken from the first component.
         first, second = components
         return (torch.where(second == 0, first, first + second),)
     wide = torch.promote_types(source, dtype)
@@ -137,13 +138,13 @@ def nearest(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Com
             x = round_to(odd(rest[0], rest[1]) if len(rest) > 1 else rest[0], dtype)
             out.append(x)
             if k < terms - 1:
-                # Exact: x is rest[0] rounded to fewer bits.
+                # The difference is exact: x is rest[0] rounded to fewer bits.
                 gap = rest[0] - x.to(wide)
-                # That is 0 or no smaller than the last place of rest[0], of which the second is at
-                # most half: a shorter sum has the bits of `canonical`.
+                # The gap is 0 or at least the last place of rest[0], and rest[1] is at most half of
+                # that. So a shorter sum has the bits of `canonical`.
                 rest = _fast_two_sum(gap, rest[1]) if pair else canonical((gap, *rest[1:]))
     finite = out[0].abs() < torch.inf
-    # -0 of a lower component becomes +0.
+    # -0 of a low component becomes +0.
     return (out[0], *(torch.where(finite & (x != 0), x, torch.zeros_like(x)) for x in out[1:]))
 
 
@@ -162,24 +163,25 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fast_two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The same where a is 0 or no smaller than b."""
+    """Return the TwoSum of a and b, where a is 0 or |a| >= |b|."""
     s = a + b
     return s, b - (s - a)
 
 
 def _sweep(c: list[Tensor], first: int) -> None:
-    """From the last component to one of the first, make each the sum of it and the next, rounded.
+    """Replace c[first:] by one sweep of TwoSum from the last component upwards.
 
-    In place, exact.
+    It works in place and is exact.
     """
     for k in reversed(range(first, len(c) - 1)):
         c[k], c[k + 1] = _two_sum(c[k], c[k + 1])
 
 
 def _settle(c: list[Tensor], first: int) -> None:
-    """Sweep until each component is that and the next one's sum, rounded. In place, exact.
+    """Sweep until each component is the rounded sum of itself and the next; in place, exact.
 
-    Of a component that is 0 the next take the place, one in a sweep; of two components one is all.
+    Nonzero components move past zeros by one position per sweep. For two components one sweep
+    suffices.
     """
     for _ in range(len(c) - first - 1):
         _sweep(c, first)
@@ -193,7 +195,7 @@ def _settle(c: list[Tensor], first: int) -> None:
 
 
 def _unsettled(c: Sequence[Tensor], first: int = 0) -> Tensor:
-    """Where a component is not that and the next one's sum, rounded."""
+    """Return where a component is not the rounded sum of itself and the next."""
     found = torch.zeros_like(c[0], dtype=torch.bool)
     for k in range(first, len(c) - 1):
         s = c[k] + c[k + 1]
@@ -202,9 +204,9 @@ def _unsettled(c: Sequence[Tensor], first: int = 0) -> Tensor:
 
 
 def _ties(c: Sequence[Tensor], k: int) -> tuple[Tensor, Tensor]:
-    """The neighbour of c[k] at twice c[k + 1], and whether the value is nearer to that.
+    """Return the neighbour c[k] + 2 c[k + 1], and whether the value is nearer to it than to c[k].
 
-    c[k + 1] is then half the gap from c[k] to it, and the rest points to it.
+    That is a tie: c[k + 1] is half the gap between the two, and the rest has its sign.
     """
     neighbour = c[k] + 2 * c[k + 1]
     tie = (neighbour - c[k] == 2 * c[k + 1]) & (c[k + 1] * c[k + 2].sign() > 0)
@@ -212,22 +214,23 @@ def _ties(c: Sequence[Tensor], k: int) -> tuple[Tensor, Tensor]:
 
 
 def canonical(components: Components) -> Components:
-    """The same value with every component the rounding of what it and those below it sum to.
+    """Return the equal expansion in which each component is the rounded sum of itself and the rest.
 
-    Exact. A normalised expansion can differ from its canonical form where a component is exactly
-    half an ulp of the one above and those below it break the tie the other way.
+    It is exact. A normalised expansion can differ from its canonical form if a component is exactly
+    half an ulp of the one before and the following ones break the tie the other way.
     """
     if len(components) == 1:
         return components
     if len(components) == 2:
         return _canonical_pair(*components)
-    # Sums of finite components do not overflow where the first is the value rounded; others stay.
+    # Sums of finite components do not overflow if the first is the value rounded; other elements
+    # stay.
     finite = components[0].isfinite()
     c = [torch.where(finite, x, torch.zeros_like(x)) for x in components]
     unlike = _unsettled(c)
     for k in range(len(c) - 2):
         unlike = unlike | _ties(c, k)[1]
-    # Hardly any expansion differs, or every one of a kind.
+    # Usually no expansion differs, or all of a kind do.
     if bool(unlike.any()):
         other = _in_order([torch.where(unlike, x, 0.0) for x in c])
         c = [torch.where(unlike, a, b) for a, b in zip(other, c, strict=True)]
@@ -243,7 +246,7 @@ def canonical(components: Components) -> Components:
 
 
 def _canonical_pair(a: Tensor, b: Tensor) -> Components:
-    """`canonical` of pairs; the second component of a finite one is never -0."""
+    """Return the canonical form of pairs; the second component of a finite one is never -0."""
     s, e = _two_sum(a, b)
     finite = s.abs() < torch.inf
     # What is 0 and what was not finite stay as they were.
@@ -252,23 +255,23 @@ def _canonical_pair(a: Tensor, b: Tensor) -> Components:
 
 
 def _in_order(components: Sequence[Tensor]) -> list[Tensor]:
-    """`canonical` of finite components."""
+    """Return the canonical form of finite components."""
     c = [*components]
     _settle(c, 0)
     for k in range(len(c) - 2):
         neighbour, tie = _ties(c, k)
         c[k] = torch.where(tie, neighbour, c[k])
         c[k + 1] = torch.where(tie, -c[k + 1], c[k + 1])
-        # c[k] is final; the others may round in another way now.
+        # c[k] is final; the others may round differently now.
         _settle(c, k + 1)
     return c
 
 
 def round_odd(x: Tensor, tail: Tensor) -> Tensor:
-    """x + tail rounded to odd, for |tail| at most half an ulp of x.
+    """Return x + tail rounded to odd, for |tail| at most half an ulp of x.
 
-    A second rounding to fewer bits (by 2 or more) is then that of x + tail itself; Boldo and
-    Melquiond 2008, doi:10.1109/TC.2007.70819.
+    A second rounding to fewer bits (by 2 or more) then equals one rounding of x + tail (Boldo and
+    Melquiond 2008, doi:10.1109/TC.2007.70819).
     """
     bits = x.view(_INTEGERS[x.dtype])
     away = ((tail > 0) == (x > 0)) | (x == 0)
@@ -278,16 +281,17 @@ def round_odd(x: Tensor, tail: Tensor) -> Tensor:
 
 
 def _pair_odd(x: Tensor, tail: Tensor) -> Tensor:
-    """`round_odd` of a canonical pair: beside infinities, NaN and 0 the tail is 0."""
+    """Return `round_odd` of a canonical pair, whose tail is 0 next to infinities, NaN and 0."""
     kind = _INTEGERS[x.dtype]
     bits = x.view(kind)
-    # Of opposite signs -1: the number below, which is the odd one, or x again if that is odd.
+    # -1 for opposite signs: the number below if that is odd, else x itself after setting the last
+    # bit.
     below = (bits ^ tail.view(kind)) >> (8 * kind.itemsize - 1)
     return torch.where(tail != 0, (bits + below) | 1, bits).view(x.dtype)
 
 
 def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A plain tensor rounded once to nearest even in a narrower dtype."""
+    """Round a plain tensor once to nearest even in a narrower dtype."""
     if x.dtype is torch.float64 and dtype in (torch.bfloat16, torch.float16):
         found: Tensor = torch.ops.mcf.rounded(x, dtype)
         return found
@@ -295,12 +299,12 @@ def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """float64 rounded once to a 16-bit type: torch rounds through float32, which is two roundings.
+    """Round float64 once to a 16-bit dtype; PyTorch's cast rounds through float32, i.e. twice.
 
-    One operator, so that formulas have one rounding in its place.
+    It is one operator, so that recorded formulas contain a single rounding.
     """
     fmt = format_of(dtype)
-    # Of a number of the size of this sum the last place is that of the format at x.
+    # The last place of a number as large as this sum is that of the format at x.
     size = x.abs()
     exponent = (size.view(torch.int64) >> 52).clamp(min=fmt.emin + 1023, max=1900)
     base = (exponent + (53 - fmt.p) << 52).view(torch.float64)

@@ -1,4 +1,4 @@
-"""Format specifications of Python's floats for exact numbers: `f"{x:.50f}"`."""
+"""Format exact numbers by Python's float format specifications: `f"{x:.50f}"`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from mcf.convert import digits
 
-# Python's "Format Specification Mini-Language", as far as floats take it.
+# Python's "Format Specification Mini-Language" for floats.
 _SPEC = re.compile(
     r"(?:(?P<fill>.)?(?P<align>[<>=^]))?(?P<sign>[-+ ])?(?P<z>z)?(?P<alternate>\#)?(?P<zero>0)?"
     r"(?P<width>\d+)?(?P<group>[_,])?(?:\.(?P<precision>\d+))?(?P<type>[eEfFgG%])?",
@@ -17,7 +17,7 @@ _SPEC = re.compile(
 
 
 def formatted(parts: Sequence[float], spec: str, usual: Callable[[Sequence[float]], str]) -> str:
-    """A number, given by its components, as Python formats a float of the same value.
+    """Format a number, given by its components, as Python formats a float of the same value.
 
     Args:
         parts: the components.
@@ -30,7 +30,7 @@ def formatted(parts: Sequence[float], spec: str, usual: Callable[[Sequence[float
     found = _SPEC.fullmatch(spec)
     if found is None:
         raise ValueError(
-            f"format specification {spec!r} is not one of a number; allowed are those of Python's "
+            f"invalid format specification {spec!r}; use one of Python's "
             "float with e, E, f, F, g, G or %, such as '.30f', '+.6e', '>40.20g'"
         )
     kind, exponent = found["type"] or "", ""
@@ -53,12 +53,12 @@ def formatted(parts: Sequence[float], spec: str, usual: Callable[[Sequence[float
 
 
 def pythonic(text: str) -> str:
-    """A number that torch would print as `1.` or `1.e-30` as Python prints it."""
+    """Convert a number as PyTorch prints it (`1.`, `1.e-30`) to Python's form."""
     return text.replace(".e", "e") if ".e" in text else text + "0" * text.endswith(".")
 
 
 def _body(n: int, d: int, found: re.Match[str]) -> tuple[str, str]:
-    """The digits with a point, and the exponent, of n / d >= 0."""
+    """Return the digits with a point, and the exponent, of n / d >= 0."""
     kind = found["type"] or ""
     precision = 6 if found["precision"] is None else int(found["precision"])
     keep = bool(found["alternate"])
@@ -68,7 +68,7 @@ def _body(n: int, d: int, found: re.Match[str]) -> tuple[str, str]:
     if kind in ("e", "E"):
         body, power = _significant(n, d, precision + 1)
         return _pointed(_after(body, 1), keep), _exponent(power, kind)
-    # Python's general format; without a type a digit after the point is kept.
+    # Python's general format; without a type, one digit after the point is kept.
     count = max(1, precision)
     body, power = _significant(n, d, count)
     if -4 <= power < count - (not kind):
@@ -84,7 +84,7 @@ def _body(n: int, d: int, found: re.Match[str]) -> tuple[str, str]:
 
 
 def _fixed(n: int, d: int, precision: int) -> str:
-    # More decimals are zeros.
+    # Further decimals are zeros.
     more = max(0, precision - digits.MOST)
     precision -= more
     q, rest = divmod(n * digits.ten(precision), d)
@@ -114,7 +114,7 @@ def _exponent(power: int, letter: str) -> str:
 
 
 def _aligned(sign: str, body: str, exponent: str, found: re.Match[str]) -> str:
-    """The number in its width, its whole part grouped."""
+    """Pad the number to its width and group its integer part."""
     whole = body[: len(body) - len(body.lstrip("0123456789"))]
     tail = body[len(whole) :] + exponent
     width = int(found["width"] or 0)

@@ -59,22 +59,23 @@ Arguments = tuple[Components, ...]
 
 FAR = float(airy_tables.FAR)
 NAMES = ("airy_ai", "airy_ai_1")
-# Of series at nodes, whose coefficients fall but not one below the other: no sum by `absorb`.
+# Coefficients of the series at nodes fall overall but not monotonically, so `absorb` cannot sum
+# them.
 DEGREES = airy_tables.HIGH_DEGREES
-# -log2 of 1 / zeta^2 from there on, and of what Q and Q' are of P and P'.
+# Bits by which 1 / zeta^2 is below 1 from there on, and Q and Q' below P and P'.
 BITS, SMALLER = 16.0, 11.0
-# What is added to zeta / pi for the number of a zero.
+# Offsets added to zeta / pi that give the number of a zero.
 SHIFT = (0.75, 1.25)
 
 
 class Limits(NamedTuple):
-    """What depends on the format of the computation.
+    """Limits that depend on the working format.
 
     Attributes:
-        steps: a root in [1, 2) is 3 2**-steps times a whole number and less than half of that, of
-            which 9 times the cube is a number of the format.
+        steps: a root in [1, 2) is split at a multiple m of 3 2**-steps, whose 9 m^3 is a number of
+            the format.
         zero: from there on Ai is 0 in every format.
-        lost: below the negative of it no bit of zeta beyond its whole turns is known.
+        lost: below the negative of it zeta has no correct bits beyond its whole turns.
     """
 
     steps: int
@@ -83,17 +84,17 @@ class Limits(NamedTuple):
 
 
 def limits() -> Limits:
-    """Those of the working format."""
+    """Return the limits of the working format."""
     if working().format is FP64:
         return Limits(17, 128.0, 2.0**142)
     return Limits(7, 32.0, 2.0**65)
 
 
 class Phase(NamedTuple):
-    """Of a number a = s^2 its root and zeta = 2/3 s^3 as a sum of floats.
+    """The root of a number a = s^2, and zeta = 2/3 s^3 as a sum of floats.
 
-    Of zeta the first two floats are most: a float that is exact and what that leaves, some
-    thousandth of it or 2^-14 of it in float64, of which alone there are errors.
+    The first two floats of zeta are an exact one and the leading part of the rest. The rest is
+    about a thousandth of zeta (2^-14 in float64), and only it has errors.
     """
 
     root: Components
@@ -101,15 +102,15 @@ class Phase(NamedTuple):
 
 
 def _root(x: Tensor) -> Tensor:
-    """Of a float, rounded correctly: `torch.sqrt` is not, and an interval hangs on its last bit."""
+    """Return the correctly rounded root of a float, which selects an interval."""
     return ex.sqrt((x,))[0]
 
 
 def phase(a: Components, terms: int) -> Phase:
-    """Of a >= 1.
+    """Return root and zeta of a >= 1.
 
-    With a whole m the root is s = h + d, h = 3 m 2^-j and d = (a - h^2) / (s + h), and zeta is
-    18 m^3 2^-3j + 2 d (h s + d^2 / 3), of which the first is exact.
+    With a whole m the root is s = h + d, h = 3 m 2^-j and d = (a - h^2) / (s + h), and zeta is 18
+    m^3 2^-3j + 2 d (h s + d^2 / 3), whose first term is exact.
     """
     k = exponent(a[0]) >> 1
     a, j = scale_all(a, -2 * k), limits().steps
@@ -125,7 +126,7 @@ def phase(a: Components, terms: int) -> Phase:
 
 
 def _high(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of Ai(a) or Ai'(a) for a >= 1."""
+    """Return components and an exponent of Ai(a) or Ai'(a) for a >= 1."""
     root, zeta = phase(a, terms)
     value = gamma.taylor(
         f"{NAMES[m]}_scaled", root, terms, 0, airy_tables.OCTAVES, DEGREES, 0.0, DEGREES
@@ -135,14 +136,14 @@ def _high(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
 
 
 def fall(k: int) -> float:
-    """Bits by which the term of degree k is smaller than the first, at least."""
+    """Return a lower bound of the bits by which the term of degree k is below the first."""
     return max(0.0, 0.8 * (math.factorial(k + 1).bit_length() - 1) - 0.5625 * k - 0.5)
 
 
 def row_of(m: int, a: Tensor) -> Tensor:
-    """The row of the tables for a float -1 <= a <= 64, as a float."""
+    """Return the row of the tables for a float -1 <= a <= 64, as a float."""
     low = airy_tables.LOW[m]
-    # Those of zeros among the first rows.
+    # Rows of zeros among the first rows.
     zeros = sum(point is None for _, point in low)
     up = a.clamp(min=0.0)
     number = (up * _root(up) * (2 / (3 * math.pi)) + SHIFT[m]).floor()
@@ -156,7 +157,7 @@ def row_of(m: int, a: Tensor) -> Tensor:
 def _near(
     m: int, a: Components, fmt: Format, given: int, terms: int
 ) -> tuple[Components, Tensor]:  # fmt: skip
-    """Components and an exponent of Ai(-a) or Ai'(-a) for -1 <= a <= 64."""
+    """Return components and an exponent of Ai(-a) or Ai'(-a) for -1 <= a <= 64."""
     place = row_of(m, a[0])
     row = place.to(torch.int64)
     points = table(f"{NAMES[m]}_points", row.device)
@@ -167,22 +168,22 @@ def _near(
     for at, (_, point) in enumerate(airy_tables.LOW[m]):
         if point is not None:
             v = select(place == at, one, v)
-    # Scaled, lest the last components of a tiny number are lost in the product.
+    # Scale first, since the product would lose the last components of a tiny number.
     faint = working().faint
     k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
     return ex.mul(value, scale_all(v, k)), -k
 
 
 def coefficients(m: int, odd: int) -> Callable[[int], Fraction]:
-    """Of P or Q in 1 / zeta^2, divided by the first."""
+    """Return the coefficients of P or Q in 1 / zeta^2, divided by the first."""
     first = airy_tables.asymptotic(m, odd)
     return lambda k: (-1) ** k * airy_tables.asymptotic(m, 2 * k + odd) / first
 
 
 def _far(m: int, a: Components, terms: int) -> Components:
-    """Ai(-a) or Ai'(-a) for a >= 64."""
+    """Return Ai(-a) or Ai'(-a) for a >= 64."""
     root, zeta = phase(a, terms)
-    # The angle's absolute error is what counts: no bits for what may cancel.
+    # Only the absolute error of the angle matters, so no bits are kept for cancellation.
     q, rest, *_ = trigonometric._rest(zeta, FP64, 0, terms)
     s, c = angles.Angle(rest).both()
     odd = (q & 1) == 1
@@ -222,8 +223,8 @@ def _airy(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
         found = _far(m, sanitized(minus(y), far, FAR), w)
         value = select(far, found, value)
     out = leave(value, fmt, terms, k)
-    # As torch has it: no number at infinities. Of components that belong to no number, such as
-    # (22.5, inf), some number's sign and components of NaN would follow the executor.
+    # NaN at infinities, as in PyTorch. For inconsistent components such as (22.5, inf), the sign
+    # and low components would depend on the executor.
     none = out[0].isnan()
     end = torch.where(y[0].isfinite() & ~none, 0.0, math.nan)
     return special(~(near | high | far) | none, end.to(fmt.dtype), out)
@@ -231,22 +232,22 @@ def _airy(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
 
 @function("x")
 def airy_ai(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Airy's function Ai(x); nan at infinities.
+    """Return Airy's function Ai(x); NaN at infinities.
 
-    Relative to the result above -64, also next to zeros; below, to the change that a relative one
-    of x makes, |x|^(3/2) times the modulus sqrt(Ai(x)^2 + Bi(x)^2), which is about
-    1 / sqrt(pi sqrt(|x|)). Below -2^142 (-2^65 in float32 registers), where nothing is known of its
-    phase, 0.
+    The error is relative to the result above -64, also next to zeros. Below, it is relative to the
+    effect of a relative change of x: |x|^(3/2) times the modulus sqrt(Ai(x)^2 + Bi(x)^2), about 1 /
+    sqrt(pi sqrt(|x|)). Below -2^142 (-2^65 in float32 registers), where the phase is unknown, the
+    result is 0.
     """
     return _airy(arguments, fmt, terms, 0)
 
 
 @function("x")
 def airy_ai_1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The derivative Ai'(x); nan at infinities.
+    """Return the derivative Ai'(x); NaN at infinities.
 
-    Relative to the result above -64, also next to zeros; below, to |x|^(3/2) times the modulus
-    sqrt(Ai'(x)^2 + Bi'(x)^2), about sqrt(sqrt(|x|) / pi). Below -2^142 (-2^65 in float32 registers)
-    0.
+    The error is relative to the result above -64, also next to zeros. Below, it is relative to
+    |x|^(3/2) times the modulus sqrt(Ai'(x)^2 + Bi'(x)^2), about sqrt(sqrt(|x|) / pi). Below -2^142
+    (-2^65 in float32 registers) the result is 0.
     """
     return _airy(arguments, fmt, terms, 1)

@@ -1,10 +1,10 @@
-"""Airy's function Ai about its zeros and at nodes, in integer arithmetic.
+"""Compute tables of Airy's function Ai about its zeros and at nodes, in integer arithmetic.
 
-w(a) = Ai(-a) is continued downwards from its asymptotic series at 64 by w'' = -a w; about a zero z
-of Ai(-a) or Ai'(-a) series are of that function divided by a - z. For x = s^2 >= 1 the functions
-F(s) = exp(2 s^3 / 3) Ai(s^2) and G(s) = exp(2 s^3 / 3) Ai'(s^2) are entire, F' = 2 s^2 F + 2 s G
-and G' = 2 s^2 G + 2 s^3 F; w is continued upwards from -144 to their nodes, in which direction
-errors shrink (NIST's Digital Library of Mathematical Functions, 9.2 and 9.7,
+w(a) = Ai(-a) is continued downwards from its asymptotic series at 64 by w'' = -a w. About a zero z
+of Ai(-a) or Ai'(-a) the series are those of the function divided by a - z. For x = s^2 >= 1 the
+functions F(s) = exp(2 s^3 / 3) Ai(s^2) and G(s) = exp(2 s^3 / 3) Ai'(s^2) are entire, F' = 2 s^2 F
++ 2 s G and G' = 2 s^2 G + 2 s^3 F. w is continued upwards from -144 to their nodes, a direction in
+which errors shrink (NIST's Digital Library of Mathematical Functions, 9.2 and 9.7,
 https://dlmf.nist.gov/9.7).
 """
 
@@ -21,12 +21,12 @@ from mcf.elementary import fixed
 from mcf.elementary.bessel_zeros import PARTS
 from mcf.elementary.tables import _rows, _table
 
-# Zeros kept of each function, the last of Ai beyond 64; coefficients about each.
+# The number of zeros kept per function (Ai's last is beyond 64), and of coefficients about each.
 ZEROS = 109
 DEGREES = 70
 FAR = 64
-# Where intervals of a begin, up to some zeros, and about which point series are there: None is the
-# next zero. Between a zero and the next, which is far at first, series would fall slowly.
+# Starts of intervals of a, up to some zeros, and the expansion point of each: None is the next
+# zero. The first zeros are far apart, so series between them would converge slowly.
 LOW: tuple[tuple[tuple[float, float | None], ...], ...] = (
     ((-1.0, -0.5), (0.0, 0.5), (1.0, 1.4375), (1.875, None), (2.8125, 3.0)),
     (
@@ -34,19 +34,19 @@ LOW: tuple[tuple[tuple[float, float | None], ...], ...] = (
         (3.75, 3.9375),
     ),
 )  # fmt: skip
-# Of the tables in s: 32 nodes to each of [1, 2), [2, 4), [4, 8), [8, 16), but none beyond 12.
+# The tables in s have 32 nodes in each of [1, 2), [2, 4), [4, 8), [8, 16), but none beyond 12.
 STEPS, OCTAVES, LAST, HIGH_DEGREES = 32, 4, 12, 40
-# Bits that count, and of others that are lost on the way.
+# Correct bits, and bits including those lost to rounding.
 _WANTED = 768
 _BITS = 1088
 _ONE = 1 << _BITS
-# Terms of asymptotic series at 64 and 144, of which the last are 2^-880 and less.
+# Terms of the asymptotic series at 64 and 144, of which the last are at most 2^-880.
 _TERMS = 400
 
 
 @functools.cache
 def asymptotic(m: int, k: int) -> Fraction:
-    """Of 1 / zeta^k: u_k of Ai and v_k of Ai', the derivative of order m."""
+    """Return the coefficient of 1 / zeta^k: u_k of Ai, or v_k of Ai', the derivative of order m."""
     if k == 0:
         return Fraction(1)
     u = asymptotic(0, k - 1) * Fraction((6 * k - 5) * (6 * k - 3) * (6 * k - 1), 216 * k)
@@ -55,19 +55,19 @@ def asymptotic(m: int, k: int) -> Fraction:
 
 
 def _summed(m: int, zeta: Fraction, first: int, step: int, sign: int) -> int:
-    """Of every step-th term, with signs that alternate or not, as a fixed-point number."""
+    """Return the sum of every step-th term, with alternating or equal signs, in fixed point."""
     total, power = Fraction(0), (1 / zeta) ** step
     scale = (1 / zeta) ** first
     for k in range(first, _TERMS, step):
         c = asymptotic(m, k)
-        # Fractions of all terms would be long.
+        # Sums of exact fractions would become long.
         total += Fraction(fixed.to_fixed(c * scale), fixed.ONE)
         scale = Fraction(fixed.to_fixed(scale * power * sign), fixed.ONE)
     return fixed.to_fixed(total)
 
 
 class _State(NamedTuple):
-    """A point and w and w' there, in units of 2**-_BITS."""
+    """A point, and w and w' there, in units of 2**-_BITS."""
 
     at: int
     value: int
@@ -76,7 +76,7 @@ class _State(NamedTuple):
 
 @functools.cache
 def _start() -> _State:
-    """Ai(-64) and its derivative by a, where zeta is 1024/3."""
+    """Return Ai(-64) and its derivative with respect to a, where zeta is 1024/3."""
     zeta = Fraction(1024, 3)
     sine, cosine = fixed.sin_cos(zeta)
     plus, minus = sine + cosine, sine - cosine
@@ -93,7 +93,7 @@ def _start() -> _State:
 
 
 def _coefficients(state: _State, count: int) -> list[int]:
-    """Of w, in powers of a - at."""
+    """Return the coefficients of w in powers of a - at."""
     c = [state.value, state.slope]
     for k in range(count - 2):
         last = c[k - 1] if k else 0
@@ -102,7 +102,7 @@ def _coefficients(state: _State, count: int) -> list[int]:
 
 
 def _evaluated(c: list[int], t: int) -> tuple[int, int]:
-    """Value and derivative of a polynomial."""
+    """Return value and derivative of a polynomial."""
     value = slope = 0
     for x in reversed(c):
         slope = value + (slope * t >> _BITS)
@@ -111,10 +111,10 @@ def _evaluated(c: list[int], t: int) -> tuple[int, int]:
 
 
 def _moved(state: _State, to: int) -> _State:
-    """The same function elsewhere, by steps of 1 at most, so that no power of them is large."""
+    """Move to another point by steps of at most 1, so that no power of a step is large."""
     while state.at != to:
         step = min(max(to - state.at, -_ONE), _ONE)
-        # Terms fall with k! over the power of the phase, at least.
+        # Terms fall at least like the power of the phase over k!.
         far = max(abs(state.at), abs(state.at + step))
         phase = abs(step) / _ONE * math.sqrt(far / _ONE + 1)
         count, left = 4, float(_WANTED)
@@ -127,12 +127,12 @@ def _moved(state: _State, to: int) -> _State:
 
 
 def _at_zero(state: _State, m: int, guess: int) -> _State:
-    """The function at its zero or that of its derivative near a guess, by Newton's steps."""
+    """Return the state at a zero of the function or its derivative, by Newton's method."""
     state = _moved(state, guess)
     c = _coefficients(state, 130)
     b = [(k + 1) * x for k, x in enumerate(c[1:])] if m else c
     at, step = 0, _ONE
-    # The error of the next is some square of this one's.
+    # The next error is about the square of this one.
     while abs(step) >> (_BITS // 2 - 16):
         value, slope = _evaluated(b, at)
         step = (value << _BITS) // slope
@@ -145,7 +145,7 @@ class About(NamedTuple):
 
     Attributes:
         at: the number.
-        row: coefficients about it of the function, about a zero divided by a - at.
+        row: coefficients of the function about it; about a zero, of the function over a - at.
     """
 
     at: int
@@ -160,11 +160,11 @@ def _about(state: _State, m: int, zero: bool) -> About:
 
 @functools.cache
 def about(m: int) -> list[About]:
-    """About zeros of Ai(-a) (m = 0) or Ai'(-a) (m = 1) and the points of `LOW`, ascending."""
+    """Return expansions about zeros of Ai(-a) (m = 0) or Ai'(-a) (m = 1) and points of `LOW`."""
     state, found, low = _start(), [], LOW[m]
     firsts = sum(x is None for _, x in low)
     for k in range(ZEROS, 0, -1):
-        # zeta at the k-th zero, nearly.
+        # Approximate zeta at the k-th zero.
         zeta = math.pi * (k - (0.75 if m else 0.25))
         guess = int((1.5 * zeta) ** (2 / 3) * 2.0**40) << (_BITS - 40)
         state = _at_zero(state, m, guess)
@@ -190,30 +190,30 @@ def _points(m: int) -> Tensor:
 
 @_table
 def airy_ai_series() -> Tensor:
-    """Of Ai(-a) about the points, about zeros divided by a - z."""
+    """Return coefficients of Ai(-a) about the points, and of Ai(-a) / (a - z) about zeros."""
     return _series(0)
 
 
 @_table
 def airy_ai_1_series() -> Tensor:
-    """The same of Ai'."""
+    """Return coefficients of Ai'(-a) about the points, and of Ai'(-a) / (a - z) about zeros."""
     return _series(1)
 
 
 @_table
 def airy_ai_points() -> Tensor:
-    """The points and zeros of Ai(-a), as 9 floats."""
+    """Return the points and zeros of Ai(-a), as 9 floats each."""
     return _points(0)
 
 
 @_table
 def airy_ai_1_points() -> Tensor:
-    """The same of Ai'."""
+    """Return the points and zeros of Ai'(-a), as 9 floats each."""
     return _points(1)
 
 
 def _high_start() -> _State:
-    """w and w' at -144, times exp(zeta), where zeta is 1152."""
+    """Return w and w' at -144, times exp(zeta), where zeta is 1152."""
     found, root = [], fixed.root(fixed.pi())
     for m in (0, 1):
         total = _summed(m, Fraction(1152), 0, 1, -1)
@@ -223,7 +223,7 @@ def _high_start() -> _State:
 
 
 def _decay(x: Fraction) -> int:
-    """exp(-x) in units of 2**-_BITS."""
+    """Return exp(-x) in units of 2**-_BITS."""
     value = fixed.exp(-fixed.to_fixed(x / 128))
     for _ in range(7):
         value = value * value >> fixed.BITS
@@ -231,8 +231,8 @@ def _decay(x: Fraction) -> int:
 
 
 def _continued(f: int, g: int, c: Fraction, h: Fraction, count: int) -> tuple[list[int], list[int]]:
-    """Coefficients of F and G at c in v = (s - c) / h."""
-    # Of s^2, s and s^3 in powers of v, times 2 h.
+    """Return coefficients of F and G at c in v = (s - c) / h."""
+    # Express s^2, s and s^3 in powers of v, times 2 h.
     rows = [
         [2 * h * math.comb(n, j) * c ** (n - j) * h**j for j in range(n + 1)] for n in (2, 1, 3)
     ]
@@ -253,7 +253,7 @@ def _continued(f: int, g: int, c: Fraction, h: Fraction, count: int) -> tuple[li
 
 @functools.cache
 def _high() -> list[tuple[list[int], list[int]]]:
-    """Coefficients of F and G at each node, ascending."""
+    """Return coefficients of F and G at each node, ascending."""
     found = []
     at, state = Fraction(LAST), _high_start()
     for octave in reversed(range(OCTAVES)):
@@ -272,11 +272,11 @@ def _high() -> list[tuple[list[int], list[int]]]:
 
 @_table
 def airy_ai_scaled() -> Tensor:
-    """Of F at the nodes."""
+    """Return coefficients of F at the nodes."""
     return _rows([(c, _ONE) for row, _ in _high() for c in row])
 
 
 @_table
 def airy_ai_1_scaled() -> Tensor:
-    """Of G at the nodes."""
+    """Return coefficients of G at the nodes."""
     return _rows([(c, _ONE) for _, row in _high() for c in row])

@@ -1,11 +1,11 @@
-"""Reduction of an angle modulo pi/2, for any argument that a format can hold.
+"""Reduce an angle modulo pi/2, for any argument that a format can represent.
 
-Up to some thousand a multiple of pi/2, in parts whose products are exact, is taken from x (Cody and
-Waite, Software Manual for the Elementary Functions, 1980). Beyond, x / (2 pi) modulo 1 is computed
-as a fixed-point number: each component's integer of 53 or 24 bits times those digits of 1/(2 pi)
-that are neither whole turns nor too small to count (Payne and Hanek, "Radian reduction for
-trigonometric functions", SIGNUM Newsletter 18, 1983, doi:10.1145/1057600.1057602; here for sums of
-several floats).
+Up to some thousand, a multiple of pi/2, in parts whose products are exact, is subtracted from x
+(Cody and Waite, Software Manual for the Elementary Functions, 1980). Beyond, x / (2 pi) modulo 1 is
+computed in fixed point: each component's integer of 53 or 24 bits times those digits of 1/(2 pi)
+that are neither whole turns nor negligible (Payne and Hanek, "Radian reduction for trigonometric
+functions", SIGNUM Newsletter 18, 1983, doi:10.1145/1057600.1057602; here for sums of several
+floats).
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from mcf.elementary.tables import (
 from mcf.elementary.working import collected, exponent, integer, power, select, sign_of, signed
 from mcf.kernels.formats import FP64, Format
 
-# Up to here `medium` serves.
+# Up to this `medium` is used.
 MEDIUM = 3000.0
-# Beside float32 registers integers have 32 bits, in which products of limbs are added up.
+# Integers have 32 bits if registers are float32, and sums of limb products must fit.
 SHORT_LIMB = 12
 _SHORT_BEFORE, _SHORT_AFTER = 16, 40
-# Quotients by a limb are products and shifts: _OFFSET is a multiple of both limbs and larger than
-# what any exponent is below 0.
+# Quotients by a limb are products and shifts. _OFFSET is a multiple of both limbs and exceeds the
+# magnitude of every negative exponent.
 _OFFSET, _SHIFT = 1080, 20
 _RECIPROCAL = 1 << _SHIFT
-# Remainders below are sums in which any number of leading bits cancels.
+# Remainders below this may have lost any number of leading bits to cancellation.
 _CLOSE = 2.0**-10
 
 
 @_table
 def turn_short_limbs() -> Tensor:
-    """1/(2 pi) in digits of SHORT_LIMB bits, a row of floats; digit m at _SHORT_BEFORE - 1 + m."""
+    """Return 1/(2 pi) in digits of SHORT_LIMB bits as floats; digit m at _SHORT_BEFORE - 1 + m."""
     limbs = turn_digits(SHORT_LIMB, _SHORT_BEFORE, _SHORT_AFTER)
     return torch.tensor([limbs], dtype=torch.float64, device="cpu")
 
 
 def bits_needed(fmt: Format, terms: int, working: int, *, full: bool = False) -> int:
-    """Bits of the remainder: the result's, and those that the worst cancellation takes.
+    """Return the bits needed of the remainder: the result's, plus the worst cancellation.
 
-    Of 2**N arguments the one nearest to a multiple of pi/2 is about 2**-N away, N being the bits of
-    all exponents and mantissas of the argument. In float32 digits of 12 bits are cut where sums of
-    their products still have 7 bits; and it has no bits below 2**-149, unless `full`.
+    Of 2**N arguments the one nearest to a multiple of pi/2 is about 2**-N away, where N counts all
+    exponent and mantissa bits of the argument. In float32, digits of 12 bits are truncated where
+    sums of their products still have 7 bits; and it has no bits below 2**-149, unless `full`.
     """
     exponent_bits = (fmt.emax + 1).bit_length()
     width = format_of_work().format
@@ -71,7 +71,7 @@ def bits_needed(fmt: Format, terms: int, working: int, *, full: bool = False) ->
 
 
 def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor, Components]:
-    """`quarter_turns` for |x| <= MEDIUM, in float64."""
+    """Return `quarter_turns` for |x| <= MEDIUM, in float64."""
     k = (x[0] * (2 / math.pi)).round()
     count = -(-bits_needed(fmt, terms, working) // HALF_PI_CHUNK)
     parts = table("half_pi_chunks", k.device)[: min(count, HALF_PI_CHUNKS)]
@@ -94,22 +94,22 @@ def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor
 
 
 def _limb() -> int:
-    """How many bits a digit of 1/(2 pi) has."""
+    """Return how many bits a digit of 1/(2 pi) has."""
     return LIMB if format_of_work().format is FP64 else SHORT_LIMB
 
 
 def _pieces(x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """a and digits n_i with x = sum(n_i 2**(limb i)) * 2**(limb a), digits of one sign."""
+    """Return a and digits n_i of one sign with x = sum(n_i 2**(limb i)) * 2**(limb a)."""
     width, limb = format_of_work().format, _limb()
     mask = (1 << limb) - 1
     e = (exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
     mantissa = (x.abs() * power(-(e >> 1)) * power((e >> 1) - e)).to(torch.int64)
     sign = sign_of(x < 0).to(torch.int64)
-    # floor(e / limb) of -1074 to 1000.
+    # floor(e / limb) for e from -1074 to 1000.
     a = ((e + _OFFSET) * -(-_RECIPROCAL // limb) >> _SHIFT) - _OFFSET // limb
     shift = e - limb * a
-    # 53 + 23 bits do not fit in 63, nor 24 + 11 in 31: the halves of the mantissa, of which the
-    # upper may be of two limbs, are shifted apart.
+    # 53 + 23 bits do not fit in 63, nor 24 + 11 in 31. So the halves of the mantissa are shifted
+    # separately; the upper one may have two limbs.
     low = (mantissa & mask) << shift
     high = (mantissa >> limb) << shift
     digits = [low & mask, (low >> limb) + (high & mask), (high >> limb) & mask]
@@ -119,7 +119,7 @@ def _pieces(x: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 
 def _turns(start: Tensor, count: int) -> list[Tensor]:
-    """Digits of 1/(2 pi) from 2**(-limb (start + 1)) on."""
+    """Return digits of 1/(2 pi) from 2**(-limb (start + 1)) on."""
     if format_of_work().format is FP64:
         digits = table("turn_limbs", start.device)
         return [entries(digits, start + (LIMBS_BEFORE - 1) + m) for m in range(1, count + 1)]
@@ -131,11 +131,10 @@ def _turns(start: Tensor, count: int) -> list[Tensor]:
 def quarter_turns(
     x: Components, fmt: Format, terms: int, working: int, *, full: bool = False
 ) -> tuple[Tensor, Components, Tensor]:
-    """q in 0..3, r and k with x = (q + 4 m) pi/2 + r 2**k for a whole m, |r 2**k| <= pi/4.
+    """Return q in 0..3, r and k: x = (q + 4 m) pi/2 + r 2**k for a whole m, |r 2**k| <= pi/4.
 
-    r has `working` components and their full relative accuracy, also where x is as near to a
-    multiple of pi/2 as a number of its format can be; in float32, unless `full`, but for what is
-    below the range. k is 0 in float64.
+    r has `working` components and their full relative accuracy, however close x is to a multiple of
+    pi/2. In float32, unless `full`, bits below the range are lost. k is 0 in float64.
     """
     limb = _limb()
     mask = (1 << limb) - 1
@@ -153,11 +152,11 @@ def quarter_turns(
         total = sums[t] + carry
         carry = total >> limb
         sums[t] = total & mask
-    # Four times the fraction, to the nearest whole number, leaves at most one half.
+    # Rounding four times the fraction to the nearest whole number leaves at most one half.
     q = (sums[0] + (1 << (limb - 3))) >> (limb - 2)
     sums[0] = sums[0] - (q << (limb - 2))
     negative = sums[0] < 0
-    # One's complement, so that all digits have one sign; it errs by a unit of the last.
+    # One's complement gives all digits one sign; its error is a unit of the last digit.
     flip = -negative.to(torch.int64)
     sums = [s ^ (flip & (-1 if t == 0 else mask)) for t, s in enumerate(sums)]
     fraction, k = _fraction(sums[:count], working)
@@ -167,9 +166,9 @@ def quarter_turns(
 
 
 def _fraction(digits: list[Tensor], terms: int) -> tuple[Components, Tensor]:
-    """Digits, the first of weight 2**(2 - limb), as an expansion and an exponent.
+    """Return digits, the first of weight 2**(2 - limb), as an expansion and an exponent.
 
-    Digits that are zero are first moved out of the way, a pair at a time; a pair is a float.
+    Leading zero digits are dropped first, a pair at a time; a pair becomes a float.
     """
     limb, width = _limb(), format_of_work().format
     pairs = [(digits[t] << limb) + digits[t + 1] for t in range(0, len(digits), 2)]

@@ -21,38 +21,38 @@ from mcf.elementary.tables import (
 from mcf.elementary.working import head, integer, minus, plus, select, sign_of, signed
 from mcf.kernels.formats import FP64
 
-# Squares of |d| <= 1/512, and of quotients up to 1/128.
+# -log2 of the squares of |d| <= 1/512, and of quotients up to 1/128.
 _BITS, _ATAN_BITS = 18.0, 14.0
-# Components that have bits to spare for products that are added up without networks: two are few
-# for four of float32, and of four every bit counts.
+# Component counts that leave bits to spare, so that products may be added without networks. Two are
+# too few for four float32 components, and with four every bit counts.
 _SPARING = 3
 
 
 def _sine(k: int) -> Fraction:
-    """Of (sin(d)/d - 1) / d^2."""
+    """Return the k-th coefficient of (sin(d)/d - 1) / d^2 in d^2."""
     return Fraction((-1) ** (k + 1), math.factorial(2 * k + 3))
 
 
 def _cosine(k: int) -> Fraction:
-    """Of (cos(d) - 1) / d^2."""
+    """Return the k-th coefficient of (cos(d) - 1) / d^2 in d^2."""
     return Fraction((-1) ** (k + 1), math.factorial(2 * k + 2))
 
 
 def _arctangent(k: int) -> Fraction:
-    """Of (atan(d)/d - 1) / d^2."""
+    """Return the k-th coefficient of (atan(d)/d - 1) / d^2 in d^2."""
     return Fraction((-1) ** (k + 1), 2 * k + 3)
 
 
 def _odd(d: Components, z: Components, tail: Components) -> Components:
-    """D + d z tail."""
+    """Return d + d z tail."""
     return plus(d, ex.mul(d, ex.mul(z, tail)))
 
 
 class Angle:
-    """An angle |r| <= pi/4 and a little, as a node and what is left of it.
+    """Sine and cosine of an angle |r| slightly above pi/4 at most, as a node plus a remainder.
 
-    sin(j/256 + d) = S + (C sin d + S (cos d - 1)) with S and C the node's sine and cosine, from
-    tables; the cosine is the same with C and -S in their place.
+    sin(j/256 + d) = S + (C sin d + S (cos d - 1)) with the node's sine S and cosine C from tables.
+    The cosine has C and -S in their place.
     """
 
     def __init__(self, r: Components) -> None:
@@ -61,7 +61,7 @@ class Angle:
         self._sign = sign_of(r[0] < 0)
         a = signed(r, self._sign)
         index = integer(self._node)
-        # Exact, and what follows is at most half of its last bit as it was.
+        # The difference is exact, and the next component is at most half of its last bit.
         first = a[0] - self._node * (1 / ANGLE_STEPS)
         if working().format is FP64:
             d = gathered(first, [(0, a[1:2]), (1, a[2:])], terms)
@@ -79,7 +79,7 @@ class Angle:
         sums = Sums(big[0], len(big))
         sums.add_product(other, self._s)
         sums.add_product(big, self._c)
-        # Last, so that fewer sums are as large.
+        # Add the large component last, so that fewer sums are large.
         for k, c in enumerate(big[1:], 1):
             sums.add(c, k)
         return sums.total()
@@ -88,12 +88,12 @@ class Angle:
         return signed(select(self._node == 0, self._s, sine), self._sign)
 
     def both(self) -> tuple[Components, Components]:
-        """Sine and cosine."""
+        """Return sine and cosine."""
         sine = self._signed_sine(self._turned(self._sines, self._cosines))
         return sine, self._turned(self._cosines, minus(self._sines))
 
     def one(self, across: Tensor) -> Components:
-        """The cosine where `across` holds, else the sine."""
+        """Return the cosine where `across` holds, else the sine."""
         big = select(across, self._cosines, self._sines)
         other = select(across, minus(self._sines), self._cosines)
         found = self._turned(big, other)
@@ -101,7 +101,7 @@ class Angle:
 
 
 def atan2(y: Components, x: Components, terms: int) -> Components:
-    """Angle of the point (x, y) for y >= 0, x >= 0, both normal or zero and not both zero.
+    """Return the angle of the point (x, y), y >= 0, x >= 0, both normal or zero, not both zero.
 
     With t the multiple of 1/64 nearest to y/x (for y <= x, else of x/y):
     atan(y/x) = atan(t) + atan((y - t x)/(x + t y)).
@@ -111,7 +111,7 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
     node = (low[0] / high[0] * ATAN_STEPS).round()
     t = node * (1 / ATAN_STEPS)
     numerator = ex.add(low, ex.mul(high, head((-t,), terms)))
-    # Exactly low where t = 0.
+    # The numerator is exactly low if t = 0.
     numerator = select(node == 0, low, numerator)
     d = ex.div(numerator, ex.add(high, ex.mul(low, head((t,), terms))))
     z = ex.mul(d, d)
@@ -122,6 +122,6 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
 
 
 def half_pi(terms: int, like: Tensor) -> Components:
-    """pi/2 on the device of a tensor and expanded to its shape."""
+    """Return pi/2 on the device of a tensor and expanded to its shape."""
     value = constant(fixed.to_fraction(fixed.pi()) / 2, terms, like.device)
     return tuple(c.expand(like.shape) for c in head(value, terms))

@@ -1,10 +1,10 @@
-"""The operations in which programs of elementary functions are written.
+"""Basic operations for the programs of elementary functions.
 
-Programs compute with finite numbers far from the ends of the range, and put special values right
-themselves. So sums, products and quotients of expansions are the bare networks, a fifth shorter
-than `mcf.kernels.operations`, whose bounds are theirs; a result that is zero may have the other
-sign. In float32 registers last components may underflow, which networks stand as operations do;
-nothing on the way is near the largest number but what is not selected.
+Programs compute with finite numbers far from the ends of the range, and handle special values
+themselves. So sums, products and quotients are the bare networks, a fifth shorter than
+`mcf.kernels.operations` with the same bounds. A zero result may have the other sign. In float32
+registers last components may underflow, which the networks tolerate as the operations do. Only
+numbers that are not selected come near the largest number.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ def div(x: Argument, y: Argument) -> Components:
 
 
 def absorb(x: Argument, y: Argument) -> Components:
-    """x + y where |y| is at most some half of |x|; see `mcf.kernels.algorithms.absorption`."""
+    """Return x + y for |y| at most about |x| / 2; see `mcf.kernels.algorithms.absorption`."""
     return operations.apply(ABSORB, (x, y), None)

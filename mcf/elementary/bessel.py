@@ -1,8 +1,8 @@
-"""Modified Bessel functions of the first kind: Taylor series at nodes up to 256, Hankel's beyond.
+"""Modified Bessel functions of the first kind: Taylor series up to 256, then Hankel's.
 
 i0e(x) = exp(-|x|) I_0(x) and i1e(x) / x have no zero. Their coefficients follow from the
-differential equation, x y'' + (2 x + 1) y' + y = 0 for y = i0e, and the power series of I_0 and
-I_1 at the nodes; from 256 on, sqrt(2 pi x) i_n e(x) is Hankel's asymptotic series (NIST's Digital
+differential equation, x y'' + (2 x + 1) y' + y = 0 for y = i0e, and the power series of I_0 and I_1
+at the nodes. From 256 on, sqrt(2 pi x) exp(-x) I_n(x) is Hankel's asymptotic series (NIST's Digital
 Library of Mathematical Functions, 10.25 and 10.40, https://dlmf.nist.gov/10.40).
 """
 
@@ -43,10 +43,10 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# From here on Hankel's series serves; -log2 of its inverse.
+# From FAR on Hankel's series is used; BITS is -log2 of 1 / FAR.
 FAR = 256.0
 BITS = 8.0
-# 32 nodes to each of [0, 1), [1, 2), [2, 4), ..., [128, 256).
+# 32 nodes in each of [0, 1), [1, 2), [2, 4), ..., [128, 256).
 STEPS = 32
 OCTAVES = 9
 DEGREES = 40
@@ -54,7 +54,7 @@ _BITS = 448
 
 
 def _nodes() -> list[tuple[Fraction, Fraction]]:
-    """(node, half of its interval's width), ascending."""
+    """Return (node, half-width of its interval), ascending."""
     found = []
     for octave in range(OCTAVES):
         low, length = (2 ** (octave - 1), 2 ** (octave - 1)) if octave else (0, 1)
@@ -64,7 +64,7 @@ def _nodes() -> list[tuple[Fraction, Fraction]]:
 
 
 def _values(c: Fraction) -> tuple[int, int]:
-    """i0e(c) and i1e(c) by their power series, in units of 2**-_BITS."""
+    """Return i0e(c) and i1e(c) by their power series, in units of 2**-_BITS."""
     bits = _BITS + 2 * int(c) + 16
     p, q = (c * c / 4).as_integer_ratio()
     term, total, first, k = 1 << bits, 0, 0, 0
@@ -89,7 +89,7 @@ def _inverse_e() -> int:
 
 @functools.cache
 def _series(count: int = DEGREES) -> list[list[int]]:
-    """Coefficients of i0e at each node, in v = (x - node) / half; two more than counted."""
+    """Return coefficients of i0e at each node in v = (x - node) / half, two more than `count`."""
     found = []
     for c, h in _nodes():
         zero, one = _values(c)
@@ -103,13 +103,13 @@ def _series(count: int = DEGREES) -> list[list[int]]:
 
 @_table
 def i0e_series() -> Tensor:
-    """Of exp(-x) I_0(x)."""
+    """Return Taylor coefficients of exp(-x) I_0(x)."""
     return _rows([(c, 1 << _BITS) for row in _series() for c in row[:DEGREES]])
 
 
 @_table
 def i1e_series() -> Tensor:
-    """Of exp(-x) I_1(x) / x."""
+    """Return Taylor coefficients of exp(-x) I_1(x) / x."""
     rows = []
     for a, (c, h) in zip(_series(), _nodes(), strict=True):
         slope = [int((k + 1) * a[k + 1] / h) for k in range(DEGREES)]
@@ -121,7 +121,7 @@ def i1e_series() -> Tensor:
 def _taylor(
     name: str, a: Components, terms: int, degrees: int = DEGREES, spare: float = 0.0
 ) -> Components:
-    """A series of the tables for 0 <= a < 256, of coefficients as much larger."""
+    """Evaluate a table's series for 0 <= a < 256; `spare` bits allow for larger coefficients."""
     octave = (exponent(a[0]) + 1).clamp(0, OCTAVES - 1)
     below = (octave - 1).clamp(min=0)
     width = power(below - 5)
@@ -139,7 +139,7 @@ def _taylor(
 
 
 def hankel(order: int, k: int) -> Fraction:
-    """Of x^-k in sqrt(2 pi x) i_n e(x)."""
+    """Return the coefficient of x^-k in sqrt(2 pi x) exp(-x) I_n(x)."""
     top = math.prod((2 * j - 1) ** 2 - 4 * order**2 for j in range(1, k + 1))
     return Fraction(top, math.factorial(k) * 8**k)
 
@@ -147,7 +147,7 @@ def hankel(order: int, k: int) -> Fraction:
 def asymptotic(
     coefficient: Callable[[int], Fraction], square: Fraction, a: Components, terms: int
 ) -> tuple[Components, Tensor]:
-    """Components and an exponent of a series in 1/a over sqrt(square * a), for a >= 256."""
+    """Return components and an exponent of a series in 1/a over sqrt(square * a), for a >= 256."""
     large, raised = a[0] > working().vast, working().raised
     near = sanitized(head(a, terms), ~large, FAR)
     one = head((torch.ones_like(a[0]),), terms)
@@ -173,7 +173,7 @@ def _modified(
     value = _taylor(f"i{order}e_series", near, w)
     k = torch.zeros_like(sign, dtype=torch.int64)
     if order:
-        # Scaled, lest the last components of a tiny number are lost in the product.
+        # Scale first, since the product would lose the last components of a tiny number.
         k = torch.where(near[0] < 2.0 ** -working().faint, working().faint, 0)
         value, k = ex.mul(value, scale_all(head(near, w), k)), -k
     two_pi = 2 * fixed.to_fraction(fixed.pi())
@@ -193,25 +193,25 @@ def _modified(
 
 @function("x")
 def i0(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The modified Bessel function I_0(x); infinite where it is beyond the range."""
+    """Return the modified Bessel function I_0(x); infinite beyond the range."""
     return _modified(arguments, fmt, terms, 0, scaled=False)
 
 
 @function("x")
 def i0e(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(-|x|) I_0(x)."""
+    """Return exp(-|x|) I_0(x)."""
     return _modified(arguments, fmt, terms, 0, scaled=True)
 
 
 @function("x")
 def i1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The modified Bessel function I_1(x), odd; relative to the result also near 0."""
+    """Return the modified Bessel function I_1(x), odd; relative error also near 0."""
     return _modified(arguments, fmt, terms, 1, scaled=False)
 
 
 @function("x")
 def i1e(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(-|x|) I_1(x)."""
+    """Return exp(-|x|) I_1(x)."""
     return _modified(arguments, fmt, terms, 1, scaled=True)
 
 

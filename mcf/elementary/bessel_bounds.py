@@ -1,4 +1,4 @@
-"""How large the errors of Bessel functions can be, as in `mcf.elementary.special_bounds`."""
+"""Error bounds of modified Bessel functions, as in `mcf.elementary.special_bounds`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcf.elementary.error_steps import Steps
 
 
 def at_nodes(e: Steps, name: str, degrees: int = bessel.DEGREES, spare: float = 0.0) -> float:
-    """Of a table's series that has no zero, in a v of at most 1, which is rounded once."""
+    """Return the error of a table's series without zeros, for |v| <= 1, rounded once."""
     table = tables.table(name, torch.device("cpu"))[0]
     degree = gamma.degree_needed(e.terms, spare, degrees)
     needed = [gamma.components_needed(e.terms, k, spare) for k in range(degree)]
@@ -27,21 +27,21 @@ def at_nodes(e: Steps, name: str, degrees: int = bessel.DEGREES, spare: float = 
 
 
 def _asymptotic(e: Steps, order: int) -> float:
-    """Hankel's series over a root."""
+    """Return the error of Hankel's series over a root."""
     coefficient = functools.partial(bessel.hankel, order)
     tail = e.polynomial(1 / bessel.FAR, bessel.BITS, coefficient, 0.0, e.div())
     return tail + e.sqrt() + (e.mul() + e.constant()) / 2 + e.div()
 
 
 def first(e: Steps, order: int, *, scaled: bool) -> tuple[float, float]:
-    """A series of exp(-x) I_n(x) / x^n, Hankel's from 256 on, times exp(x)."""
+    """Return the error of I_n: series of exp(-x) I_n(x) / x^n, Hankel's, times exp(x)."""
     near = at_nodes(e, f"i{order}e_series") + e.mul() * order
     found = max(near, _asymptotic(e, order))
     return found + (0.0 if scaled else exp(e) + e.mul()), 0.0
 
 
 def _positive(e: Steps, order: int, second: bool) -> tuple[float, float]:
-    """Absolute error and largest value of a power series of `bessel_k`, whose terms add up."""
+    """Return absolute error and largest value of a positive power series of `bessel_k`."""
     of = bessel_k.second if second else bessel_k.first
 
     def coefficient(k: int) -> Fraction:
@@ -56,7 +56,7 @@ def _positive(e: Steps, order: int, second: bool) -> tuple[float, float]:
 
 
 def second(e: Steps, order: int, *, scaled: bool) -> tuple[float, float]:
-    """Power series and a logarithm up to 1, a series at nodes, Hankel's; times exp(x)."""
+    """Return the error of K_n: power series and logarithm, nodes, Hankel's; times exp(x)."""
     low = _of_second(e, order) + e.div() * order
     growth = exp(e) + e.mul()
     high = max(at_nodes(e, f"k{order}e_series"), _asymptotic(e, order))
@@ -64,7 +64,7 @@ def second(e: Steps, order: int, *, scaled: bool) -> tuple[float, float]:
 
 
 def slope(e: Steps, name: str, m: int) -> tuple[float, float]:
-    """Series at nodes, times x - z of exp(-x) I_1(x); Hankel's over a root and x^m; K's below 1."""
+    """Return the error of a derivative: nodes, Hankel's over a root and x^m, K's below 1."""
     near = at_nodes(e, f"{name}_{m}_series", bessel_slopes.DEGREES, bessel_slopes.SPARE)
     near += (e.mul() + e.collect()) * (name == "i1e")
     coefficient = functools.partial(bessel_slopes.hankel, name, m)
@@ -74,10 +74,10 @@ def slope(e: Steps, name: str, m: int) -> tuple[float, float]:
 
 
 def _slope_below_one(e: Steps, m: int) -> float:
-    """exp(x) (a K_0 + b x K_1) / x^m, of which the terms are up to some parts of the sum.
+    """Return the error of exp(x) (a K_0 + b x K_1) / x^m, with terms up to several times the sum.
 
-    Where x falls b x K_1 alone is left; what the terms are of the sum grows up to 1, and is largest
-    there: K_0(1) = .4210, K_1(1) = .6019.
+    As x falls only b x K_1 remains. The ratio of the terms to the sum grows up to x = 1, where
+    K_0(1) = 0.4210 and K_1(1) = 0.6019.
     """
     a, b = bessel_slopes.factors("k0e", m)
     zero, one = 0.42102443824070833, 0.6019072301972346
@@ -86,7 +86,7 @@ def _slope_below_one(e: Steps, m: int) -> float:
     for order, factor in enumerate((a, b)):
         steps = sum(1 for c in factor if c)
         size = sum(map(abs, factor)) * (one if order else zero)
-        # Horner's rule adds to no more than the sum of its terms.
+        # Horner's rule adds to at most the sum of its terms.
         found = len(factor) * e.mul() + steps * e.add() + e.mul()
         parts.append(size * (found + _of_second(e, order)))
     add = e.add() + m * e.mul() + e.div() + exp(e) + e.mul()
@@ -94,11 +94,11 @@ def _slope_below_one(e: Steps, m: int) -> float:
 
 
 def _of_second(e: Steps, order: int) -> float:
-    """x^n K_n(x) up to 1."""
+    """Return the error of x^n K_n(x) up to 1."""
     grown = log(e) + _positive(e, order, False)[0] + e.mul()
     beside, _ = _positive(e, order, True)
     if order == 0:
-        # K_0 falls to .4210 at 1.
+        # K_0 falls to 0.4210 at 1.
         return grown + beside / 0.421 + e.add()
-    # x K_1 is 1 less x^2/2 times a sum, falls to .6019, and -x log(x) I_1 is below .4.
+    # x K_1 is 1 minus x^2/2 times a sum, falls to 0.6019, and -x log(x) I_1 is below 0.4.
     return (0.4 * (grown + 2 * e.mul() + e.add()) + beside / 2) / 0.6 + e.add()

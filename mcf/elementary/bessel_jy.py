@@ -1,14 +1,14 @@
-"""Bessel functions J and Y of orders 0 and 1: series about their zeros up to 256, Hankel's beyond.
+"""Bessel functions J and Y of orders 0 and 1: series about zeros up to 256, then Hankel's.
 
-Up to 256 the zero z nearest to x is known to as many bits as x may agree with it, x - z is an exact
-sum rounded once, and the series are of J_n(x) / (x - z) and its like (`bessel_zeros`), so that
-results are accurate relative to themselves, also next to zeros. Beyond,
+Up to 256 the zero z nearest to x is stored to as many bits as x may share with it, x - z is an
+exact sum rounded once, and the series are of J_n(x) / (x - z) and similar (`bessel_zeros`). So
+results have small relative errors also next to zeros. Beyond,
 
     sqrt(pi x) J_0(x) = P_0 (cos x + sin x) - Q_0 (sin x - cos x)
     sqrt(pi x) Y_0(x) = P_0 (sin x - cos x) + Q_0 (cos x + sin x)
 
-and the same of order 1 with sin x - cos x and -(cos x + sin x) for cos x + sin x and sin x - cos x,
-P and Q Hankel's series (NIST's Digital Library of Mathematical Functions, 10.17,
+For order 1, sin x - cos x and -(cos x + sin x) replace cos x + sin x and sin x - cos x. P and Q are
+Hankel's series (NIST's Digital Library of Mathematical Functions, 10.17,
 https://dlmf.nist.gov/10.17).
 """
 
@@ -44,38 +44,38 @@ from mcf.elementary.working import (
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
-# Of a degree the bits by which its term is smaller than the first.
+# A function from a degree to the bits by which its term is below the first.
 Fall = Callable[[int], float]
 
 FAR = bessel.FAR
-# -log2 of 1/x^2 from there on.
+# -log2 of 1/x^2 from 256 on.
 BITS = 16.0
-# Rows of the tables: the zero is in [row + LEFT, row + LEFT + 1] pi, but for the first.
+# Rows of the tables: the zero is in [row + LEFT, row + LEFT + 1] pi, except in the first row.
 _LEFT = {("j", 0): 0.75, ("j", 1): 0.34375, ("y", 0): 0.25, ("y", 1): -0.25}
 
 
 def _fall(k: int) -> float:
-    """Bits by which the term of degree k is smaller than the first, at least."""
+    """Return a lower bound of the bits by which the term of degree k is below the first."""
     return max(0.0, math.factorial(k + 1).bit_length() - 3 - 0.9375 * k)
 
 
 def degree_needed(
     terms: int, fall: Fall = _fall, degrees: int = bessel_zeros.DEGREES
 ) -> int:  # fmt: skip
-    """Degree of the tables' series that `terms` components need."""
+    """Return the degree of the tables' series that `terms` components need."""
     wanted = working().format.p * terms + 8
     found = (k for k in range(degrees) if fall(k) >= wanted)
     return next(found, degrees - 1)
 
 
 def components_needed(terms: int, k: int, fall: Fall = _fall) -> int:
-    """Components in which the coefficient of degree k is added."""
+    """Return the components in which the coefficient of degree k is added."""
     p = working().format.p
     return min(terms, max(1, -int(-(p * terms + 8 - fall(k)) // p)))
 
 
 def parts_needed(fmt: Format, given: int, terms: int) -> int:
-    """Floats of a zero, from which x may differ in its last bits alone."""
+    """Return the floats needed of a zero, since x may differ in its last bits only."""
     p = working().format.p
     return min(bessel_zeros.PARTS, -(-(fmt.p * given + p * terms + 24) // p))
 
@@ -87,7 +87,7 @@ def _series(
     fall: Fall = _fall,
     degrees: int = bessel_zeros.DEGREES,
 ) -> Components:
-    """A series of a table, whose coefficients fall with v as `fall` says."""
+    """Evaluate a table's series, whose coefficients fall with v as `fall` says."""
     terms = len(v)
     start, degree = row * degrees, degree_needed(terms, fall, degrees)
     return series.at_node(
@@ -102,7 +102,7 @@ def _series(
 def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, terms: int) -> tuple[
     Tensor, Components
 ]:  # fmt: skip
-    """The row of the zero near a < 256, and a less the zero."""
+    """Return the row of the zero near a < 256, and a minus the zero."""
     last = bessel_zeros.ZEROS - (kind == "y")
     row = (a[0] * (1 / math.pi) + _LEFT[kind, order]).floor().clamp(0, last).to(torch.int64)
     zeros = table(f"{kind}{order}_zeros", row.device)
@@ -111,7 +111,7 @@ def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, term
 
 
 def _hankel(order: int, odd: int) -> Callable[[int], Fraction]:
-    """Coefficients of P or Q in 1/x^2, divided by the first."""
+    """Return the coefficients of P or Q in 1/x^2, divided by the first."""
     first = bessel_zeros.hankel(order, odd)
     return lambda k: bessel_zeros.hankel(order, 2 * k + odd) / first
 
@@ -119,14 +119,14 @@ def _hankel(order: int, odd: int) -> Callable[[int], Fraction]:
 def _far(
     kind: str, order: int, a: Components, fmt: Format, given: int, terms: int
 ) -> tuple[Components, Tensor]:
-    """Components and an exponent of J_n(a) or Y_n(a) for a >= 256."""
+    """Return components and an exponent of J_n(a) or Y_n(a) for a >= 256."""
     q, rest, *_ = trigonometric._rest(a, fmt, given, terms)
     s, c = angles.Angle(rest).both()
     odd = (q & 1) == 1
     sine = signed(select(odd, c, s), sign_of(q >= 2))
     cosine = signed(select(odd, s, c), sign_of((q == 1) | (q == 2)))
     plus, difference = ex.add(cosine, sine), ex.add(sine, minus(cosine))
-    # Each order is a quarter turn behind the one before, and Y behind J.
+    # Each order lags the previous one by a quarter turn, and Y lags J.
     sides = (plus, difference, minus(plus), minus(difference))
     along = order + (kind == "y")
     large, raised = a[0] > working().vast, working().raised
@@ -160,7 +160,7 @@ def _first(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compone
     value = _series(f"j{order}_series", row, v)
     if order == 0:
         v = select(row == 0, head((torch.ones_like(a[0]),), w), v)
-    # Scaled, lest the last components of a tiny number are lost in the product.
+    # Scale first, since the product would lose the last components of a tiny number.
     faint = working().faint
     k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
     value = ex.mul(value, scale_all(v, k))
@@ -182,7 +182,7 @@ def _second(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compon
     near = sanitized(a, ~far)
     row, v = _nearest("y", order, near, fmt, terms, w)
     inverse = lookup(f"y{order}_inverses", row, w)
-    # log(x / z), next to z that of 1 + v / z.
+    # log(x / z); next to z it is log(1 + v / z).
     t = ex.mul(v, inverse)
     lift = torch.where(near[0] < working().small, working().raised, 0)
     quotient = ex.mul(scale_all(head(near, w), lift), inverse)
@@ -206,9 +206,9 @@ def _second(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compon
 
 @function("x")
 def j0(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The Bessel function J_0(x), even; nan at infinities.
+    """Return the Bessel function J_0(x), even; NaN at infinities.
 
-    Relative to the result up to 256, also next to zeros; beyond, relative to the modulus
+    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
     """
     return _first(arguments, fmt, terms, 0)
@@ -216,9 +216,9 @@ def j0(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def j1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The Bessel function J_1(x), odd; nan at infinities.
+    """Return the Bessel function J_1(x), odd; NaN at infinities.
 
-    Relative to the result up to 256, also next to zeros; beyond, relative to the modulus
+    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
     """
     return _first(arguments, fmt, terms, 1)
@@ -226,9 +226,9 @@ def j1(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def y0(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The Bessel function Y_0(x); -inf at zeros, nan below and at infinity.
+    """Return the Bessel function Y_0(x); -inf at zeros, NaN below and at infinity.
 
-    Relative to the result up to 256, also next to zeros; beyond, relative to the modulus
+    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
     """
     return _second(arguments, fmt, terms, 0)
@@ -236,9 +236,9 @@ def y0(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def y1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The Bessel function Y_1(x); -inf at zeros, nan below and at infinity.
+    """Return the Bessel function Y_1(x); -inf at zeros, NaN below and at infinity.
 
-    Relative to the result up to 256, also next to zeros; beyond, relative to the modulus
+    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
     """
     return _second(arguments, fmt, terms, 1)

@@ -1,4 +1,4 @@
-"""Modified Bessel functions of the second kind: power series up to 1, nodes, Hankel's from 256 on.
+"""Modified Bessel functions of the second kind: power series up to 1, nodes, Hankel's from 256.
 
 Up to 1, with q = x^2/4 and the digamma function,
 
@@ -6,7 +6,7 @@ Up to 1, with q = x^2/4 and the digamma function,
     x K_1(x) = 1 - 2 q (sum (log 2 + (digamma(k + 1) + digamma(k + 2))/2) q^k / (k! (k + 1)!)
                         - log(x) sum q^k / (k! (k + 1)!))
 
-of which all terms are positive. Beyond, y = exp(x) K_0(x) has x y'' + (1 - 2 x) y' - y = 0, and
+where all terms are positive. Beyond, y = exp(x) K_0(x) satisfies x y'' + (1 - 2 x) y' - y = 0, and
 exp(x) K_1(x) = y - y' (NIST's Digital Library of Mathematical Functions, 10.31 and 10.40,
 https://dlmf.nist.gov/10.31).
 """
@@ -41,16 +41,16 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# Of tables: 32 nodes to each of [1, 2), [2, 4), ..., [128, 256).
+# The tables have 32 nodes in each of [1, 2), [2, 4), ..., [128, 256).
 OCTAVES = 8
-# -log2 of q where the power series serve.
+# -log2 of q in the range of the power series.
 BITS = 2.0
 _BITS = 576
 _KEPT = gamma_tables.DEGREES
 
 
 def _start() -> tuple[int, int]:
-    """exp(x) K_0(x) and exp(x) K_1(x) at 256 by Hankel's series, to some 730 bits."""
+    """Return exp(x) K_0(x) and exp(x) K_1(x) at 256 by Hankel's series, to about 730 bits."""
     root = fixed.root(fixed.pi() // 512)
     found = []
     for order in (0, 1):
@@ -60,12 +60,12 @@ def _start() -> tuple[int, int]:
 
 
 def _hankel(order: int, k: int) -> Fraction:
-    """Of x^-k in sqrt(2 x / pi) exp(x) K_n(x)."""
+    """Return the coefficient of x^-k in sqrt(2 x / pi) exp(x) K_n(x)."""
     return bessel.hankel(order, k) * (-1 if k % 2 else 1)
 
 
 def _continued(y: int, slope: int, start: int, r: int, count: int) -> list[int]:
-    """Coefficients of exp(x) K_0(x) at start r/64 in v = 64 (x - node) / start."""
+    """Return coefficients of exp(x) K_0(x) at start r/64 in v = 64 (x - node) / start."""
     a = [y, slope]
     for k in range(count - 2):
         top = (k + 1) * (2 * start * r - 64 * (k + 1)) * a[k + 1] + (2 * k + 1) * start * a[k]
@@ -75,9 +75,9 @@ def _continued(y: int, slope: int, start: int, r: int, count: int) -> list[int]:
 
 @functools.cache
 def _series() -> list[tuple[list[int], list[int]]]:
-    """Coefficients of exp(x) K_0(x) and, to `_KEPT`, of exp(x) K_1(x) at each node.
+    """Return coefficients of exp(x) K_0(x) and (up to `_KEPT`) exp(x) K_1(x) at each node.
 
-    Continued from node to node downwards, in which direction errors shrink.
+    They are continued from node to node downwards, a direction in which errors shrink.
     """
     zero, one = _start()
     found = []
@@ -86,7 +86,7 @@ def _series() -> list[tuple[list[int], list[int]]]:
     a = _continued(zero, slope, start, r, 120)
     while (start, r) != (1, 65):
         following = (start, r - 2) if r > 65 else (start // 2, 127)
-        # In units of this node's v, doubled.
+        # The step in units of this node's v, doubled.
         step = Fraction(following[0] * following[1], start) - r
         p, q = step.as_integer_ratio()
         y = slope = 0
@@ -103,43 +103,43 @@ def _series() -> list[tuple[list[int], list[int]]]:
 
 @_table
 def k0e_series() -> Tensor:
-    """Of exp(x) K_0(x)."""
+    """Return Taylor coefficients of exp(x) K_0(x)."""
     return _rows([(c, 1 << _BITS) for row, _ in _series() for c in row[:_KEPT]])
 
 
 @_table
 def k1e_series() -> Tensor:
-    """Of exp(x) K_1(x)."""
+    """Return Taylor coefficients of exp(x) K_1(x)."""
     return _rows([(c, 1 << _BITS) for _, row in _series() for c in row])
 
 
 @functools.cache
 def _euler() -> Fraction:
-    """log 2 less Euler's constant, log 2 + digamma(1)."""
+    """Return log 2 minus Euler's constant, i.e. log 2 + digamma(1)."""
     slope = Series(704).log_gamma(Fraction(1), Fraction(1), 3)[1]
     return fixed.to_fraction(fixed.ln2()) + Fraction(slope, 1 << 704)
 
 
 @functools.cache
 def _harmonic(k: int) -> Fraction:
-    """digamma(k + 1) - digamma(1)."""
+    """Return digamma(k + 1) - digamma(1)."""
     return sum((Fraction(1, j) for j in range(1, k + 1)), Fraction(0))
 
 
 @functools.cache
 def first(order: int, k: int) -> Fraction:
-    """Of q^k in I_n(x) / (x/2)^n."""
+    """Return the coefficient of q^k in I_n(x) / (x/2)^n."""
     return Fraction(1, math.factorial(k) * math.factorial(k + order))
 
 
 @functools.cache
 def second(order: int, k: int) -> Fraction:
-    """Of q^k in what stands beside the logarithm."""
+    """Return the coefficient of q^k in the series without the logarithm."""
     return first(order, k) * (_euler() + (_harmonic(k) + _harmonic(k + order)) / 2)
 
 
 def power_series(order: int, q: Components, log_x: Components) -> Components:
-    """x^n K_n(x) for 0 < x <= 1, of x^2 / 4 and log(x)."""
+    """Return x^n K_n(x) for 0 < x <= 1, from x^2 / 4 and log(x)."""
     growing = series.polynomial(q, BITS, functools.partial(first, order))
     beside = series.polynomial(q, BITS, functools.partial(second, order))
     total = ex.add(minus(ex.mul(log_x, growing)), beside)
@@ -149,7 +149,7 @@ def power_series(order: int, q: Components, log_x: Components) -> Components:
 
 
 def _low(order: int, a: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of K_n(a) for 0 < a <= 1."""
+    """Return components and an exponent of K_n(a) for 0 < a <= 1."""
     x = head(a, terms)
     q = series.scaled(ex.mul(x, x), 0.25)
     value = power_series(order, q, gamma._log(a, terms))
@@ -175,7 +175,7 @@ def _second(
     beyond, m = bessel.asymptotic(coefficient, two_over_pi, sanitized(a, far, bessel.FAR), w)
     value = select(low, value, select(far, beyond, middle))
     k = torch.where(low, k, torch.where(far, m, 0))
-    # The power series are of K_n itself, the others of exp(x) K_n(x).
+    # The power series give K_n itself, the others exp(x) K_n(x).
     factor = low if scaled else ~low
     power = a if scaled else minus(a)
     growth, e = exponential.exp(sanitized(power, factor, 0.0), w)
@@ -187,23 +187,23 @@ def _second(
 
 @function("x")
 def k0(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The modified Bessel function K_0(x); infinite at zeros, nan below."""
+    """Return the modified Bessel function K_0(x); infinite at zeros, NaN below."""
     return _second(arguments, fmt, terms, 0, scaled=False)
 
 
 @function("x")
 def k0e(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(x) K_0(x)."""
+    """Return exp(x) K_0(x)."""
     return _second(arguments, fmt, terms, 0, scaled=True)
 
 
 @function("x")
 def k1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The modified Bessel function K_1(x); infinite at zeros, nan below."""
+    """Return the modified Bessel function K_1(x); infinite at zeros, NaN below."""
     return _second(arguments, fmt, terms, 1, scaled=False)
 
 
 @function("x")
 def k1e(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(x) K_1(x)."""
+    """Return exp(x) K_1(x)."""
     return _second(arguments, fmt, terms, 1, scaled=True)

@@ -1,17 +1,17 @@
 """Derivatives of the scaled modified Bessel functions, without cancellation.
 
-exp(-x) I_0(x) and exp(x) K_0(x) are integrals of exp(-x t) over t > 0 with positive weights, so
-that (-1)^m times their derivatives of order m are positive for x > 0, where differences of
-exp(-x) I_0(x) and exp(-x) I_1(x) lose a factor of x for each order. Of exp(-x) I_1(x) the weight
-changes its sign once, and each derivative has one zero z there. Up to 256 they are derivatives of
-the series that the functions are, those of exp(-x) I_1(x) divided by x - z; beyond, of Hankel's,
+exp(-x) I_0(x) and exp(x) K_0(x) are integrals of exp(-x t) over t > 0 with positive weights. So
+(-1)^m times their derivatives of order m are positive for x > 0, whereas differences of exp(-x)
+I_0(x) and exp(-x) I_1(x) lose a factor of x per order. The weight of exp(-x) I_1(x) changes sign
+once, so each of its derivatives has one zero z there. Up to 256 the derivatives of the functions'
+series are used, for exp(-x) I_1(x) divided by x - z; beyond, those of Hankel's series,
 
     sqrt(2 pi x) x^m |f^(m)(x)| = (1/2)_m + (3/2)_m c_1 / x + (5/2)_m c_2 / x^2 + ...
 
 and below 1 x^m f^(m)(x) = exp(x) (a_m(x) K_0(x) + b_m(x) x K_1(x)) with polynomials a_m and b_m for
 f(x) = exp(x) K_0(x) (NIST's Digital Library of Mathematical Functions, 10.29, 10.32 and 10.40,
-https://dlmf.nist.gov/10.29). Derivatives of exp(x) K_1(x) are f^(m) - f^(m+1) for
-f(x) = exp(x) K_0(x), two terms of one sign.
+https://dlmf.nist.gov/10.29). Derivatives of exp(x) K_1(x) are f^(m) - f^(m+1) for f(x) = exp(x)
+K_0(x), two terms of one sign.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from mcf.elementary.working import (
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
-# Of 1, x, x^2, ...
+# Coefficients of 1, x, x^2, ...
 Polynomial = tuple[int, ...]
 
-# Orders from 1 on.
+# The highest order of a derivative.
 LAST = 4
-# Bits by which binomial coefficients, up to C(44, 4), make a series fall less; coefficients kept.
+# Bits by which binomial coefficients, up to C(44, 4), slow the fall of a series; coefficients kept.
 SPARE = 18.0
 DEGREES = 44
-# Coefficients that a division by x - z takes besides; floats of a zero, bits that it has.
+# Extra coefficients for the division by x - z; floats of a zero, and its bits.
 _MORE = 8
 PARTS = 8
 _ZERO_BITS = 640
@@ -71,15 +71,15 @@ def _combined(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _moved(a: Polynomial, m: int, sign: int) -> Polynomial:
-    """(sign x - m) a + x a'."""
+    """Return (sign x - m) a + x a'."""
     return _combined((0, *(sign * c for c in a)), tuple((k - m) * c for k, c in enumerate(a)))
 
 
 @functools.cache
 def factors(kind: str, m: int) -> tuple[Polynomial, Polynomial]:
-    """a and b of x^m f^(m)(x) for f = exp(x) K_0(x) and f = exp(-x) I_1(x).
+    """Return a and b of x^m f^(m)(x) for f = exp(x) K_0(x) and f = exp(-x) I_1(x).
 
-    It is exp(x) (a K_0 + b x K_1) of the former, exp(-x) (a I_0 + b I_1) of the latter.
+    For the former it is exp(x) (a K_0 + b x K_1), for the latter exp(-x) (a I_0 + b I_1).
     """
     if m == 0:
         return ((1,), (0,)) if kind == "k0e" else ((0,), (1,))
@@ -102,7 +102,7 @@ def _value(a: Polynomial, x: Fraction) -> Fraction:
 
 
 def _beside_zero(m: int, x: Fraction) -> Fraction:
-    """a I_0 + b I_1 of `factors`, by power series."""
+    """Return a I_0 + b I_1 of `factors`, by power series."""
     a, b = factors("i1e", m)
     one = 1 << (_ZERO_BITS + 64)
     p, q = (x * x / 4).as_integer_ratio()
@@ -116,7 +116,7 @@ def _beside_zero(m: int, x: Fraction) -> Fraction:
 
 @functools.cache
 def zero_of(m: int) -> Fraction:
-    """The zero of the derivative of order m of exp(-x) I_1(x), by bisection and the secant rule."""
+    """Return the zero of the m-th derivative of exp(-x) I_1(x), by bisection and secant steps."""
     low, high = Fraction(1, 4), Fraction(64)
     for _ in range(24):
         middle = (low + high) / 2
@@ -134,7 +134,7 @@ def zero_of(m: int) -> Fraction:
 
 
 def _derived(row: list[int], m: int, half: Fraction, count: int = DEGREES) -> list[int]:
-    """Coefficients of (-1)^m times the derivative of order m."""
+    """Return the coefficients of (-1)^m times the derivative of order m."""
     p, q = ((-half) ** m).as_integer_ratio()
     return [math.perm(k + m, m) * c * q // p for k, c in enumerate(row[m : m + count])]
 
@@ -147,10 +147,10 @@ def _i0e_table(m: int) -> Tensor:
 
 
 def _i1e_table(m: int) -> Tensor:
-    """Of the derivative divided by x - z."""
+    """Return coefficients of the derivative divided by x - z."""
     rows, bits, count = [], bessel._BITS, DEGREES + _MORE
     for a, (c, half) in zip(bessel._series(count + LAST), bessel._nodes(), strict=True):
-        # The function is exp(-x) I_0(x) and its derivative.
+        # exp(-x) I_1(x) is the sum of exp(-x) I_0(x) and its derivative.
         slope = [int((k + 1) * b / half) for k, b in enumerate(a[1:])]
         found = _derived([x + y for x, y in zip(a, slope, strict=False)], m, half, count)
         at = c - zero_of(m)
@@ -172,14 +172,14 @@ def _zero_table(m: int) -> Tensor:
 
 
 def hankel(name: str, m: int, k: int) -> Fraction:
-    """Of x^-k in Hankel's series of the derivative, divided by (1/2)_m."""
+    """Return the coefficient of x^-k in the derivative's Hankel series, divided by (1/2)_m."""
     share = math.prod(Fraction(2 * (k + j) + 1, 2 * j + 1) for j in range(m))
     c = bessel.hankel(int(name[1]), k) * share
     return -c if name[0] == "k" and k % 2 else c
 
 
 def _far(name: str, m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of a derivative's size at a >= 256."""
+    """Return components and an exponent of a derivative's magnitude at a >= 256."""
     share = math.prod((Fraction(2 * j + 1, 2) for j in range(m)), start=Fraction(1))
     pi = fixed.to_fraction(fixed.pi())
     square = (2 * pi if name[0] == "i" else 2 / pi) / share**2
@@ -189,7 +189,7 @@ def _far(name: str, m: int, a: Components, terms: int) -> tuple[Components, Tens
 
 
 def _polynomial(a: Polynomial, x: Components) -> Components:
-    """By Horner's rule; of a power times a constant without sums."""
+    """Evaluate by Horner's rule; a monomial needs no additions."""
     lowest = next(k for k, c in enumerate(a) if c)
     *others, last = a[lowest:]
     total = head((torch.full_like(x[0], float(last)),), len(x))
@@ -200,7 +200,7 @@ def _polynomial(a: Polynomial, x: Components) -> Components:
 
 
 def _low(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of (-1)^m times the derivative of exp(x) K_0(x), 0 < a <= 1."""
+    """Return components and an exponent of (-1)^m (exp(x) K_0(x))^(m), 0 < a <= 1."""
     x = head(a, terms)
     q, log_x = series.scaled(ex.mul(x, x), 0.25), gamma._log(a, terms)
     parts = (
@@ -231,7 +231,7 @@ def _first(arguments: Arguments, fmt: Format, terms: int, order: int, m: int) ->
     value, k = select(far, beyond, value), torch.where(far, k, 0)
     most = -working().bottom
     out = leave(value, fmt, terms, k.clamp(-most, most))
-    # Of -x it is the derivative of exp(-x) I_n(x) times (-1)^(n + m).
+    # For -x the derivative of exp(-x) I_n(x) is multiplied by (-1)^(n + m).
     side = torch.where(down, (-1.0) ** order, (-1.0) ** m).to(fmt.dtype)
     out = signed(out, side)
     end = torch.where(y[0].isnan(), y[0], 0.0)
@@ -241,7 +241,7 @@ def _first(arguments: Arguments, fmt: Format, terms: int, order: int, m: int) ->
 
 
 def _at_zero(order: int, m: int) -> float:
-    """The derivative of exp(-x) I_n(x) there: means of (1 - cos t)^m and that times cos t."""
+    """Return the derivative of exp(-x) I_n(x) at 0: a mean of (1 - cos t)^m (cos t)^n."""
     mean = [math.comb(2 * j, j) / 2**j for j in (m, m + 1)]
     value: float = mean[0] - mean[1] if order else mean[0]
     return -value if m % 2 else value
@@ -268,7 +268,7 @@ def _second(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components
 
 @functools.cache
 def slope(name: str, m: int) -> Callable[..., Components]:
-    """The derivative of an order from 1 to `LAST` of i0e, i1e or k0e, of component tuples."""
+    """Return the derivative of an order up to `LAST` of i0e, i1e or k0e, on component tuples."""
 
     def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
         if name == "k0e":

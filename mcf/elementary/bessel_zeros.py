@@ -1,14 +1,14 @@
-"""Bessel functions about their zeros up to 256, in integer arithmetic.
+"""Compute Bessel functions about their zeros up to 256, in integer arithmetic.
 
-J_0 and Y_0 are continued downwards from Hankel's series at 260 by their differential equation,
-x y'' + y' + x y = 0, and J_1 = -J_0', Y_1 = -Y_0'. About a zero z, with v = x - z, J_n(x) / v has
-no zero near it, and
+J_0 and Y_0 are continued downwards from Hankel's series at 260 by their differential equation, x
+y'' + y' + x y = 0, and J_1 = -J_0', Y_1 = -Y_0'. About a zero z, with v = x - z, J_n(x) / v has no
+zero near it, and
 
     Y_0(x) = (2/pi) log(x/z) J_0(x) + v G(v)
     Y_1(x) = (2/pi) (log(x/z) J_1(x) + v / (x z)) + v G(v)
 
 where G has no singularity (NIST's Digital Library of Mathematical Functions, 10.8 and 10.17,
-https://dlmf.nist.gov/10.8), so that its coefficients fall as those of J do.
+https://dlmf.nist.gov/10.8), so that its coefficients fall like those of J.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch import Tensor
 from mcf.elementary import bessel, fixed
 from mcf.elementary.tables import _rows, _table
 
-# Zeros kept, the last beyond 256; floats of each; coefficients about each.
+# The number of zeros, the last beyond 256; of floats per zero; of coefficients about each.
 ZEROS = 82
 PARTS = 9
 DEGREES = 64
-# Bits that count; with steps of up to pi, 280 of others are lost on the way.
+# Correct bits, and all bits: with steps of up to pi, 280 are lost to rounding.
 _WANTED = 768
 _BITS = 1088
 _ONE = 1 << _BITS
@@ -35,7 +35,7 @@ _START = 260
 
 
 class _State(NamedTuple):
-    """A point and a function's value and derivative there, in units of 2**-_BITS."""
+    """A point, and a function's value and derivative there, in units of 2**-_BITS."""
 
     at: int
     value: int
@@ -43,7 +43,7 @@ class _State(NamedTuple):
 
 
 def _coefficients(state: _State, count: int) -> list[int]:
-    """Of a solution of order 0, in powers of x - at."""
+    """Return the coefficients of a solution of order 0, in powers of x - at."""
     inverse = (_ONE << _BITS) // state.at
     a = [state.value, state.slope]
     for k in range(count - 2):
@@ -54,7 +54,7 @@ def _coefficients(state: _State, count: int) -> list[int]:
 
 
 def _evaluated(a: list[int], t: int) -> tuple[int, int]:
-    """Value and derivative of a polynomial."""
+    """Return value and derivative of a polynomial."""
     value = slope = 0
     for c in reversed(a):
         slope = value + (slope * t >> _BITS)
@@ -63,10 +63,10 @@ def _evaluated(a: list[int], t: int) -> tuple[int, int]:
 
 
 def _moved(state: _State, to: int) -> _State:
-    """The same function elsewhere, by steps of a third of the way to 0 at most."""
+    """Move to another point, by steps of at most a third of the distance to 0."""
     while state.at != to:
         step = max(to - state.at, -state.at // 3)
-        # Until terms that fall with the way to 0, and those with 1/k!, are too small to count.
+        # Count terms until both the distance to 0 and 1/k! make them negligible.
         count, left = int(_WANTED / math.log2(state.at / -step)), float(_WANTED)
         for k in range(1, count + 1):
             left -= math.log2(k * _ONE / -step)
@@ -80,7 +80,7 @@ def _moved(state: _State, to: int) -> _State:
 
 @functools.cache
 def _starts() -> tuple[_State, _State]:
-    """J_0 and Y_0 at _START, to some 740 bits."""
+    """Return J_0 and Y_0 at _START, to about 740 bits."""
     sine, cosine = fixed.sin_cos(Fraction(_START))
     root = fixed.root(fixed.pi() * _START)
     found: list[list[int]] = []
@@ -103,12 +103,12 @@ def _starts() -> tuple[_State, _State]:
 
 
 def hankel(order: int, k: int) -> Fraction:
-    """Of x^-k in Hankel's P_n (even k) and Q_n (odd k), with their signs."""
+    """Return the coefficient of x^-k in Hankel's P_n (even k) and Q_n (odd k), with signs."""
     return bessel.hankel(order, k) * (-1 if (k // 2 + k) % 2 else 1)
 
 
 def _at_zero(state: _State, order: int, guess: int) -> _State:
-    """A function at the zero of it or of its derivative near a guess, by Newton's steps."""
+    """Return the state at a zero of a function or its derivative near a guess, by Newton steps."""
     state = _moved(state, guess)
     a = _coefficients(state, 260 if guess < 20 * _ONE else 120)
     b = [(k + 1) * c for k, c in enumerate(a[1:])] if order else a
@@ -130,9 +130,9 @@ class About(NamedTuple):
     """A zero, and coefficients about it in units of 2**-_BITS.
 
     Attributes:
-        zero: in such units, too; 0 for what is beside 0.
-        first: of J_n.
-        second: of Y_n; none about zeros of J_n.
+        zero: in these units, too; 0 for the expansion about 0.
+        first: coefficients of J_n.
+        second: coefficients of Y_n; empty about zeros of J_n.
     """
 
     zero: int
@@ -142,10 +142,10 @@ class About(NamedTuple):
 
 @functools.cache
 def about(kind: str, order: int) -> list[About]:
-    """About the zeros of J_n or Y_n, ascending; J's are preceded by 0."""
+    """Return expansions about zeros of J_n (or Y_n), ascending, with 0 first for J_n."""
     j, y = _starts()
     pi = fixed.pi() >> (fixed.BITS - _BITS)
-    # What McMahon's expansion begins with.
+    # The first terms of McMahon's expansion.
     shift = {("j", 0): 1, ("j", 1): -1, ("y", 0): 3, ("y", 1): 1}[kind, order]
     guess = pi * ZEROS - pi * shift // 4
     found = []
@@ -169,7 +169,7 @@ def about(kind: str, order: int) -> list[About]:
 
 
 def _power_series(order: int) -> list[int]:
-    """Coefficients of J_n at 0."""
+    """Return the coefficients of J_n at 0."""
     a = [0] * (DEGREES + 2)
     for k in range(DEGREES // 2 + 1):
         top = (-1) ** k * Fraction(1, math.factorial(k) * math.factorial(k + order))
@@ -178,7 +178,7 @@ def _power_series(order: int) -> list[int]:
 
 
 def _regular(order: int, row: About) -> list[int]:
-    """Coefficients of v G(v)."""
+    """Return the coefficients of v G(v)."""
     z, rest = row.zero, list(row.second[: DEGREES + 1])
     log, power = [0], _ONE
     for k in range(1, DEGREES + 1):
@@ -189,7 +189,7 @@ def _regular(order: int, row: About) -> list[int]:
     for k in range(DEGREES + 1):
         total = sum(x * y for x, y in zip(log[: k + 1], row.first[k::-1], strict=True)) >> _BITS
         if order:
-            # Of 1/z - 1/x.
+            # Add the series of 1/z - 1/x.
             side = -(side * inverse >> _BITS) if k else -inverse
             total += side + inverse if k == 0 else side
         rest[k] -= total * two_over_pi >> _BITS
@@ -201,7 +201,7 @@ def _table_of(rows: list[list[int]]) -> Tensor:
 
 
 def _first_series(order: int) -> Tensor:
-    """Of J_n(x) / v about its zeros, and before them of J_0(x) or J_1(x) / x about 0."""
+    """Return coefficients of J_n(x) / v about zeros, after those about 0."""
     rows = [row.first[1:] for row in about("j", order)]
     if order == 0:
         rows[0] = about("j", 0)[0].first
@@ -218,71 +218,71 @@ def _inverses(order: int) -> Tensor:
 
 @_table
 def j0_series() -> Tensor:
-    """Of J_0(x) / v about its zeros, and before them of J_0(x) about 0."""
+    """Return coefficients of J_0(x) / v about its zeros, after those of J_0(x) about 0."""
     return _first_series(0)
 
 
 @_table
 def j1_series() -> Tensor:
-    """Of J_1(x) / v about 0 and its zeros."""
+    """Return coefficients of J_1(x) / v about 0 and its zeros."""
     return _first_series(1)
 
 
 @_table
 def y0_series() -> Tensor:
-    """Of G about the zeros of Y_0."""
+    """Return coefficients of G about the zeros of Y_0."""
     return _table_of([_regular(0, row)[1:] for row in about("y", 0)])
 
 
 @_table
 def y1_series() -> Tensor:
-    """Of G about the zeros of Y_1."""
+    """Return coefficients of G about the zeros of Y_1."""
     return _table_of([_regular(1, row)[1:] for row in about("y", 1)])
 
 
 @_table
 def y0_first() -> Tensor:
-    """Of J_0 about the zeros of Y_0."""
+    """Return coefficients of J_0 about the zeros of Y_0."""
     return _table_of([row.first for row in about("y", 0)])
 
 
 @_table
 def y1_first() -> Tensor:
-    """Of J_1 about the zeros of Y_1."""
+    """Return coefficients of J_1 about the zeros of Y_1."""
     return _table_of([row.first for row in about("y", 1)])
 
 
 @_table
 def j0_zeros() -> Tensor:
-    """0 and the zeros of J_0 as 9 floats."""
+    """Return 0 and the zeros of J_0, as 9 floats each."""
     return _zeros("j", 0)
 
 
 @_table
 def j1_zeros() -> Tensor:
-    """0 and the positive zeros of J_1."""
+    """Return 0 and the positive zeros of J_1, as 9 floats each."""
     return _zeros("j", 1)
 
 
 @_table
 def y0_zeros() -> Tensor:
-    """The zeros of Y_0."""
+    """Return the zeros of Y_0, as 9 floats each."""
     return _zeros("y", 0)
 
 
 @_table
 def y1_zeros() -> Tensor:
-    """The zeros of Y_1."""
+    """Return the zeros of Y_1, as 9 floats each."""
     return _zeros("y", 1)
 
 
 @_table
 def y0_inverses() -> Tensor:
-    """1/z for those of Y_0."""
+    """Return 1/z for the zeros z of Y_0."""
     return _inverses(0)
 
 
 @_table
 def y1_inverses() -> Tensor:
-    """1/z for those of Y_1."""
+    """Return 1/z for the zeros z of Y_1."""
     return _inverses(1)

@@ -1,9 +1,9 @@
-"""Steps of a formula that few elements need, as functions that an executor may leave out.
+"""Turn rarely needed steps of a formula into functions that an executor may skip.
 
-A program says `bool(condition.any())` before a step whose results are selected where the condition
-holds. In its formula all that only those selections need becomes an algorithm whose first parameter
-is the condition (`mcf.kernels.bind.NEEDED`): an executor that computes a block of elements at a
-time runs it for the blocks where the condition holds for any. What it computes is the same.
+A program tests `bool(condition.any())` before a step whose results are selected where the condition
+holds. In its formula, statements needed only by those selections become an algorithm whose first
+parameter is the condition (`mcf.kernels.bind.NEEDED`). An executor that computes blocks of elements
+runs it only for blocks where the condition holds somewhere. The results are unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.bind import NEEDED, weight
 
-# Steps of fewer operations are not worth a branch.
+# Steps of fewer operations do not pay for a branch.
 _FEWEST = 20
 
 
@@ -24,12 +24,12 @@ class Statement(NamedTuple):
 
     Args:
         makes: the variables that it defines.
-        text: what they are.
+        text: the expression.
         reads: the variables that it needs.
-        unpack: whether the text stands for a tuple of them.
-        condition: of a selection, the variable that it selects by.
-        chosen: of a selection, the variable that it takes where the condition holds.
-        others: of a selection, all variables that it reads but that one.
+        unpack: whether the expression is a tuple of the variables.
+        condition: for a selection, the variable that it selects by.
+        chosen: for a selection, the variable that it takes where the condition holds.
+        others: for a selection, all other variables that it reads.
     """
 
     makes: tuple[str, ...]
@@ -42,14 +42,14 @@ class Statement(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As Python."""
+        """The statement as Python source."""
         return f"{', '.join(self.makes)}{',' * self.unpack} = {self.text}"
 
 
 def live(
     statements: Sequence[Statement], results: Iterable[str], without: Iterable[int] = ()
 ) -> list[int]:
-    """Which statements the results need, where the selections `without` take no chosen variable."""
+    """Return the needed statements if selections `without` ignore their chosen variable."""
     wanted, bare, found = set(results), frozenset(without), []
     for k in reversed(range(len(statements))):
         each = statements[k]
@@ -66,14 +66,14 @@ def branched(
     called: Mapping[str, Any],
     label: str,
 ) -> tuple[list[str], dict[str, FunctionType]]:
-    """The lines that the results need, with steps as functions, and these.
+    """Return the lines that the results need, with rare steps as functions, and these functions.
 
     Args:
         statements: of the formula, in order.
         results: names of variables.
-        conditions: the variables before whose steps the program looks for any.
-        called: what the statements call, by name.
-        label: from which names of the functions are made.
+        conditions: the variables that the program tests with `any` before steps.
+        called: the functions that the statements call, by name.
+        label: a prefix of the functions' names.
     """
     now = [statements[k] for k in live(statements, results)]
     functions: dict[str, FunctionType] = {}
@@ -116,13 +116,13 @@ def branched(
 
 
 def _operations(statement: Statement, called: Mapping[str, Any]) -> int:
-    """How many operations a statement is: those of the algorithm that it calls, else one."""
+    """Return the operations of a statement: those of the algorithm that it calls, else one."""
     function = called.get(statement.text.partition("(")[0])
     return 1 if function is None else max(1, weight(function))
 
 
 def _last_run(statements: Sequence[Statement], conditions: frozenset[str]) -> list[int]:
-    """The last selections by one of the conditions that can stand next to each other."""
+    """Return the last adjacent selections by one of the conditions."""
     run: list[int] = []
     read: set[str] = set()
     for k in reversed(range(len(statements))):

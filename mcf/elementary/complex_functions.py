@@ -1,8 +1,8 @@
-"""Elementary functions of complex numbers, of real ones of their parts.
+"""Elementary functions of complex numbers, from real functions of their parts.
 
-Signed zeros, infinities and NaN are those of C99, Annex G; a sign that it leaves open is the same
-on every executor. Each is computed in float64, in two components at least, and rounded once to
-the format.
+Signed zeros, infinities and NaN are those of C99, Annex G; a sign that it leaves open is equal on
+every executor. Each is computed in float64, with at least two components, and rounded once to the
+format.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]
 Parts = tuple[Components, Components]
-# Below it a quotient of as much more has all components; the divisor is at least 2**-700.
+# Below 2**-400 a quotient lifted by 2**600 keeps all components; the divisor is at least 2**-700.
 _SMALL, _LIFT = 2.0**-400, 600
-# Both parts of the argument, as many components each as those of the result.
+# A function of both parts of the argument, with as many components each as the result's parts.
 Formula = Callable[[Components, Components], Parts]
 
 
@@ -66,55 +66,55 @@ def _narrowed(x: Components, fmt: Format, terms: int) -> Components:
 
 
 def real(name: str, *arguments: Components) -> Components:
-    """A real function of as many components as its argument has."""
+    """Evaluate a real function with as many components as its argument."""
     return fused.PROGRAMS[name].compute(arguments, FP64, len(arguments[0]))
 
 
 def held(y: Components, value: Components) -> Components:
-    """y where it is a zero, whose sign the result keeps; else the value."""
+    """Return y where it is zero, to keep its sign; else the value."""
     return select(y[0] == 0, y, value)
 
 
 def modulus(x: Components) -> Components:
-    """|x|, where NaN stays."""
+    """Return |x|; NaN stays."""
     return signed(x, sign_of(torch.signbit(x[0])))
 
 
 def sign(y: Components) -> Tensor:
-    """1.0 or -1.0 as the sign of y is; 1.0 for NaN, whose sign follows the processor."""
+    """Return 1.0 or -1.0 like the sign of y; 1.0 for NaN, whose sign depends on the processor."""
     return sign_of(torch.signbit(y[0]) & ~y[0].isnan())
 
 
 def with_sign(x: Components, y: Components) -> Components:
-    """x >= 0 with the sign of y."""
+    """Return x >= 0 with the sign of y."""
     return signed(x, sign(y))
 
 
 def turned(x: Components, y: Components) -> Components:
-    """The angle y beside an exponent x: 0 where it is no number and an infinite x needs none."""
+    """Return the angle y for an exponent x: 0 if y is not finite and x is infinite."""
     return sanitized(y, y[0].isfinite() | ~x[0].isinf(), 0.0)
 
 
 def half(x: Components) -> Components:
-    """x / 2, where that is no subnormal number."""
+    """Return x / 2, where it is not subnormal."""
     return tuple(0.5 * c for c in x)
 
 
 def squared(x: Components) -> Components:
-    """x * x, as `torch.square` of an expansion tensor."""
+    """Return x * x, as `torch.square` of an expansion tensor."""
     return ex.mul(x, x)
 
 
 @complex_function
 def exp(x: Components, y: Components) -> Parts:
-    """e^x (cos y + i sin y), componentwise; real for real z, and 0 for x = -inf."""
+    """Return e^x (cos y + i sin y), componentwise; real for real z, and 0 for x = -inf."""
     size, angle = real("exp", x), turned(x, y)
     return ex.mul(size, real("cos", angle)), held(y, ex.mul(size, real("sin", angle)))
 
 
 @complex_function
 def sinh(x: Components, y: Components) -> Parts:
-    """sinh x cos y + i cosh x sin y, componentwise."""
+    """Return sinh x cos y + i cosh x sin y, componentwise."""
     angle = turned(x, y)
     return (
         held(x, ex.mul(real("sinh", x), real("cos", angle))),
@@ -124,7 +124,7 @@ def sinh(x: Components, y: Components) -> Parts:
 
 @complex_function
 def cosh(x: Components, y: Components) -> Parts:
-    """cosh x cos y + i sinh x sin y, componentwise."""
+    """Return cosh x cos y + i sinh x sin y, componentwise."""
     angle = turned(x, y)
     imag = ex.mul(real("sinh", x), real("sin", angle))
     zero = (x[0] == 0) | (y[0] == 0)
@@ -134,28 +134,28 @@ def cosh(x: Components, y: Components) -> Parts:
 
 @complex_function
 def sin(x: Components, y: Components) -> Parts:
-    """-i sinh(iz): sin x cosh y + i cos x sinh y, componentwise."""
+    """Return -i sinh(iz) = sin x cosh y + i cos x sinh y, componentwise."""
     first, second = sinh(minus(y), x)
     return second, minus(first)
 
 
 @complex_function
 def cos(x: Components, y: Components) -> Parts:
-    """cosh(iz): cos x cosh y - i sin x sinh y, componentwise."""
+    """Return cosh(iz) = cos x cosh y - i sin x sinh y, componentwise."""
     return cosh(minus(y), x)
 
 
 @complex_function
 def tanh(x: Components, y: Components) -> Parts:
-    """(t + i s c q) / (t^2 + c^2 q), t = tanh x, q = 1 / cosh^2 x, s = sin y, c = cos y.
+    """Return (t + i s c q) / (t^2 + c^2 q), t = tanh x, q = 1 / cosh^2 x, s = sin y, c = cos y.
 
-    Componentwise: the denominator is a sum of squares, and nothing overflows.
+    It is componentwise: the denominator is a sum of squares, and nothing overflows.
     """
     angle = turned(x, y)
     t, s, c = real("tanh", x), real("sin", angle), real("cos", angle)
     q = squared(ex.reciprocal(real("cosh", x)))
     size = ex.add(squared(t), ex.mul(squared(c), q))
-    # Beside a pole what a small t has below the range would count.
+    # Next to a pole the bits of a small t below the range would matter.
     lift = torch.where(t[0].abs() < _SMALL, _LIFT, 0)
     first = scale_all(ex.div(scale_all(t, lift), size), -lift)
     return held(x, first), held(y, ex.div(ex.mul(ex.mul(s, c), q), size))
@@ -163,17 +163,17 @@ def tanh(x: Components, y: Components) -> Parts:
 
 @complex_function
 def tan(x: Components, y: Components) -> Parts:
-    """-i tanh(iz), componentwise."""
+    """Return -i tanh(iz), componentwise."""
     first, second = tanh(minus(y), x)
     return second, minus(first)
 
 
 @complex_function
 def log(x: Components, y: Components) -> Parts:
-    """log |z| + i atan2(y, x), the principal value; -inf for 0.
+    """Return log |z| + i atan2(y, x), the principal value; -inf for 0.
 
-    With p >= q the moduli of the parts log |z| is log1p((p - 1)(p + 1) + q^2) / 2 for p from 1/2 to
-    sqrt(2), which loses nothing near 1, else log p + log1p((q / p)^2) / 2.
+    Let p >= q be the moduli of the parts. log |z| is log1p((p - 1)(p + 1) + q^2) / 2 for p from 1/2
+    to sqrt(2), which loses no bits near 1, else log p + log1p((q / p)^2) / 2.
     """
     a, b = modulus(x), modulus(y)
     swap = ex.sub(a, b)[0] < 0
@@ -183,7 +183,8 @@ def log(x: Components, y: Components) -> Parts:
     square = squared(select(near, q, 0.0))
     middle = ex.add(ex.mul(ex.sub(one, unit), ex.add(one, unit)), square)
     plain = (p[0] == 0) | p[0].isinf()
-    # Scaled, since a quotient of numbers near the bottom of the range has lost its last components.
+    # Scale, since a quotient of numbers near the bottom of the range would lose its last
+    # components.
     top, e = mantissa(sanitized(p, ~plain))
     ratio = ex.div(scale_all(sanitized(q, ~plain, 0.0), -e), top)
     wide = ex.add(real("log", p), half(real("log1p", squared(ratio))))
@@ -193,23 +194,24 @@ def log(x: Components, y: Components) -> Parts:
 
 
 def larger(a: Tensor, b: Tensor) -> Tensor:
-    """The larger of two numbers."""
+    """Return the larger of two numbers."""
     return torch.where(a < b, b, a)
 
 
 @complex_function
 def sqrt(x: Components, y: Components) -> Parts:
-    """The root whose real part is not negative, componentwise.
+    """Return the square root whose real part is not negative, componentwise.
 
-    It is t + iy / 2t with t = sqrt((|x| + |z|) / 2); for x < 0 the moduli change places. z is
-    scaled by an even power of two first. Both parts are infinite where y is, as in C99.
+    It is t + iy / 2t with t = sqrt((|x| + |z|) / 2); for x < 0 the moduli of the parts are
+    exchanged. z is first scaled by an even power of two. Both parts are infinite if y is, as in
+    C99.
     """
     size = larger(x[0].abs(), y[0].abs())
     lift = torch.where(size < 2.0**-900, 200, 0)
     scaled = (exponent(scale(size, lift)) - lift + 1) >> 1
     a, b = (modulus(scale_all(v, -2 * scaled)) for v in (x, y))
     t = ex.sqrt(half(ex.add(a, real("hypot", a, b))))
-    # From y itself: beside a large x what is scaled with it would be no number any more.
+    # Start from y itself: scaled together with a large x it would underflow.
     some = (y[0] != 0) & y[0].isfinite()
     top, e = mantissa(sanitized(modulus(y), some))
     double = sanitized(tuple(2.0 * c for c in t), t[0] != 0)

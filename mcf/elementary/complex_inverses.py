@@ -1,9 +1,9 @@
 """Inverse trigonometric and hyperbolic functions of complex numbers.
 
-Branch cuts, signed zeros and infinities are those of C99, Annex G: a part that is a zero tells the
-side of the cut, conjugates have conjugate values. All are componentwise: in the first quadrant the
-formulas of Kahan (1987, "Branch cuts for complex elementary functions") add numbers of one sign
-only, and 1 - x is exact to the last component.
+Branch cuts, signed zeros and infinities are those of C99, Annex G: the sign of a zero part selects
+the side of the cut, and conjugates have conjugate values. All are componentwise: in the first
+quadrant the formulas of Kahan (1987, "Branch cuts for complex elementary functions") add numbers of
+one sign only, and 1 - x is exact to the last component.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from mcf.elementary.working import (
 )
 from mcf.kernels import operations as ex
 
-# Beyond it moduli are halved so often that they stay numbers.
+# Beyond _HUGE, moduli are divided by 2**_SHIFT to stay finite.
 _HUGE, _SHIFT = 2.0**1000, 8
-# From |z| on the terms of 1 / |z|^2 are below the last bit of four components.
+# From this |z| on, terms of 1 / |z|^2 are below the last bit of four components.
 _FAR = 2.0**150
-# Below it the distance to 1 is scaled before it is squared.
+# Below this the distance to 1 is scaled before it is squared.
 _NEAR = 2.0**-300
 # tan(pi / 8) to 600 bits.
 _EIGHTH = Fraction(math.isqrt(2 << 1200), 1 << 600) - 1
@@ -61,16 +61,16 @@ def _infinite(x: Components, y: Components) -> Tensor:
 
 
 def _unknown(x: Components, y: Components, angle: Components) -> Components:
-    """An angle, where x + iy is a number."""
+    """Return an angle, or NaN where x + iy is NaN."""
     return special(x[0].isnan() | y[0].isnan(), math.nan, angle)
 
 
 class _Arcs(NamedTuple):
-    """What asin and acos of x + iy for x, y >= 0 are made of.
+    """Intermediate results from which asin and acos of x + iy, x, y >= 0, are computed.
 
     Attributes:
         sine: a point whose angle is the real part of asin.
-        cosine: one whose angle is half of that of acos.
+        cosine: a point whose angle is half of the real part of acos.
         height: the modulus of the imaginary part of both.
     """
 
@@ -80,7 +80,7 @@ class _Arcs(NamedTuple):
 
 
 def _arcs(x: Components, y: Components) -> _Arcs:
-    """With a - ib = sqrt(1 - z) and c + id = sqrt(1 + z), all of them not negative.
+    """Return `_Arcs` from a - ib = sqrt(1 - z) and c + id = sqrt(1 + z), all nonnegative.
 
     asin z = atan2(x, ac + bd) + i asinh(ad + bc), acos z = 2 atan2(a, c) - i asinh(ad + bc).
     """
@@ -113,10 +113,10 @@ def _asin(x: Components, y: Components) -> Parts:
 
 
 def _acos(x: Components, y: Components) -> Parts:
-    """Of x + i|y|, the imaginary part without its sign."""
+    """Return acos(x + i|y|), the imaginary part without its sign."""
     arcs = _arcs(modulus(x), modulus(y))
     back, zero = torch.signbit(x[0]), x[0] == 0
-    # pi / 2 for a zero beside any y.
+    # pi / 2 for a zero x and any y.
     a, c = (select(zero & y[0].isnan(), _one(x), v) for v in arcs.cosine)
     angle = real("atan2", select(back, c, a), select(back, a, c))
     angle = select(zero, angle, _unknown(x, y, angle))
@@ -125,37 +125,37 @@ def _acos(x: Components, y: Components) -> Parts:
 
 @complex_function
 def asin(x: Components, y: Components) -> Parts:
-    """atan2(x, ac + bd) + i asinh(ad + bc), a - ib = sqrt(1 - z), c + id = sqrt(1 + z)."""
+    """Return atan2(x, ac + bd) + i asinh(ad + bc), a - ib = sqrt(1 - z), c + id = sqrt(1 + z)."""
     first, second = _asin(modulus(x), modulus(y))
     return with_sign(first, x), with_sign(second, y)
 
 
 @complex_function
 def asinh(x: Components, y: Components) -> Parts:
-    """-i asin(iz)."""
+    """Return -i asin(iz)."""
     first, second = _asin(modulus(y), modulus(x))
     return with_sign(second, x), with_sign(first, y)
 
 
 @complex_function
 def acos(x: Components, y: Components) -> Parts:
-    """2 atan2(a, c) - i asinh(ad + bc), a - ib = sqrt(1 - z), c + id = sqrt(1 + z)."""
+    """Return 2 atan2(a, c) - i asinh(ad + bc), a - ib = sqrt(1 - z), c + id = sqrt(1 + z)."""
     first, second = _acos(x, y)
     return first, with_sign(second, tuple(-v for v in y))
 
 
 @complex_function
 def acosh(x: Components, y: Components) -> Parts:
-    """i acos(z) or -i acos(z), that whose real part is not negative."""
+    """Return i acos(z) or -i acos(z), whichever has a nonnegative real part."""
     first, second = _acos(x, y)
     return second, with_sign(first, y)
 
 
 def _atanh(x: Components, y: Components) -> Parts:
-    """Of x, y >= 0: log1p(4x / s) / 4 + i atan2(2y, (1 - x)(1 + x) - y^2) / 2, s = (1 - x)^2 + y^2.
+    """Return atanh for x, y >= 0: log1p(4x / s) / 4 + i atan2(2y, (1 - x)(1 + x) - y^2) / 2.
 
-    Near 1, where s may vanish, log(2x / sqrt(s)) / 2 stands for the first; far out x / |z|^2, of
-    scaled numbers.
+    s = (1 - x)^2 + y^2. Near 1, where s may vanish, log(2x / sqrt(s)) / 2 replaces the first term;
+    far out x / |z|^2, computed from scaled numbers.
     """
     infinite, unknown, zero = _infinite(x, y), y[0].isnan(), x
     x, y = sanitized(x, ~infinite), sanitized(y, ~infinite, 0.0)
@@ -172,25 +172,25 @@ def _atanh(x: Components, y: Components) -> Parts:
     ratio = ex.div(
         scale_all(x, torch.where(near, 1, torch.where(far, 0, 2))), select(near, ex.sqrt(s), s)
     )
-    # Of 2x / sqrt(s) the factor 2^100 is left out, so that it is no infinity.
+    # The factor 2^100 is left out of 2x / sqrt(s), so that it does not overflow.
     size_log = real("log1p", sanitized(scale_all(ratio, torch.where(near, 700, 0)), ~far, 0.0))
     close = half(ex.add(size_log, tuple(k.expand(e.shape) for k in _ln2(100, x))))
     first = select(far, scale_all(ratio, -e), select(near, close, half(half(size_log))))
     angle = real("atan2", scale_all(y, 1 - e), ex.sub(ex.mul(low, high), ex.mul(y, y)))
-    # Beside an infinity nothing is asked of x, which may be NaN.
+    # Next to an infinity x is ignored; it may be NaN.
     angle = special(unknown, math.nan, angle)
     return held(zero, special(infinite, 0.0, first)), half(angle)
 
 
 @complex_function
 def atanh(x: Components, y: Components) -> Parts:
-    """log1p(4x / ((1 - x)^2 + y^2)) / 4 + i atan2(2y, (1 - x)(1 + x) - y^2) / 2."""
+    """Return log1p(4x / ((1 - x)^2 + y^2)) / 4 + i atan2(2y, (1 - x)(1 + x) - y^2) / 2."""
     first, second = _atanh(modulus(x), modulus(y))
     return with_sign(first, x), with_sign(second, y)
 
 
 @complex_function
 def atan(x: Components, y: Components) -> Parts:
-    """-i atanh(iz)."""
+    """Return -i atanh(iz)."""
     first, second = _atanh(modulus(y), modulus(x))
     return with_sign(second, x), with_sign(first, y)

@@ -1,8 +1,8 @@
-"""Logarithms and exponentials of complex numbers beside 1 and 0, and logarithms to other bases.
+"""Complex expm1 and log1p, and logarithms to other bases.
 
-Errors are relative to the modulus of the result, also where it is small: what cancels in a part is
-no larger than the whole. Signed zeros and infinities are those of the functions that they are made
-of; C99 has none of them.
+Errors are relative to the modulus of the result, also if it is small: a cancellation in a part is
+no larger than the result. Signed zeros and infinities follow from the composing functions; C99
+defines none of these.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mcf.kernels import operations as ex
 
 @complex_function
 def expm1(x: Components, y: Components) -> Parts:
-    """e^z - 1 as (e^x - 1) cos y - 2 sin(y / 2)^2 + i e^x sin y; no term is above 2 |e^z - 1|."""
+    """Return e^z - 1 = (e^x - 1) cos y - 2 sin(y / 2)^2 + i e^x sin y, with small terms."""
     angle = turned(x, y)
     grown, sine = real("expm1", x), real("sin", half(angle))
     size = ex.mul(grown, real("cos", angle))
@@ -41,9 +41,9 @@ def expm1(x: Components, y: Components) -> Parts:
 
 @complex_function
 def log1p(x: Components, y: Components) -> Parts:
-    """log(1 + z): beside 0 the real part is log(1 + x (2 + x) + y^2) / 2.
+    """Return log(1 + z); near 0 the real part is log(1 + x (2 + x) + y^2) / 2.
 
-    For |x| <= 1/2 and |y| <= 1.
+    Near means |x| <= 1/2 and |y| <= 1.
     """
     near = (x[0].abs() <= 0.5) & (y[0].abs() <= 1.0)
     one = head((torch.ones_like(x[0]),), len(x))
@@ -67,11 +67,11 @@ def _to_base(x: Components, y: Components, log_base: int) -> Parts:
 
 @complex_function
 def log2(x: Components, y: Components) -> Parts:
-    """log(z) / log(2)."""
+    """Return log(z) / log(2)."""
     return _to_base(x, y, fixed.ln2())
 
 
 @complex_function
 def log10(x: Components, y: Components) -> Parts:
-    """log(z) / log(10)."""
+    """Return log(z) / log(10)."""
     return _to_base(x, y, fixed.ln10())

@@ -1,8 +1,8 @@
-"""Numbers rounded to some decimals: k / 10**d with k the integer nearest to x 10**d, both exactly.
+"""Round numbers to decimals: k / 10**d with k the integer nearest to x 10**d, both exactly.
 
 10**d is a float, so x 10**d is a sum of floats, whose nearest integer is k, ties to even. In four
-components k / 10**d has so small an error that the result's rounding hardly ever lies between: it
-is known where both ends of the error have one rounding, or where that is the quotient exactly.
+components the error of k / 10**d is so small that it almost never affects the rounding. The result
+is known if both ends of the error round alike, or if the rounded number is the quotient exactly.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from mcf.elementary.tables import TERMS, Components
 from mcf.elementary.working import collected, enter, minus, sanitized, two_prod
 from mcf.kernels.formats import FP64, Format
 
-# Beyond, 10**d is no float of float64.
+# 10**22 is the largest power of ten that is a float64.
 MOST = 22
 # Beyond 2**150 a sum of whole floats and 1 might not be exact.
 _LARGEST = 2.0**150
-# The error of a quotient of four components is below 2**-200 of it.
+# The relative error of a quotient of four components is below 2**-200.
 _ERROR = 2.0**-190
 
 
 def _times(x: Components, factor: float) -> Components:
-    """Floats whose sum is their product."""
+    """Return floats whose sum is the exact product."""
     f = torch.full_like(x[0], factor)
     return tuple(t for c in x for t in two_prod(c, f))
 
 
 def _decimals(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
-    """Four components of k and of k / 10**d, and 1 where k is known, else 0."""
+    """Return four components of k and of k / 10**d, and 1 where k is known, else 0."""
     x = enter(arguments[0], fmt)
     ten, width = 10.0**decimals, working()
     usual = x[0].abs() < _LARGEST / ten
@@ -51,7 +51,7 @@ def _decimals(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> 
 
 
 def _left(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
-    """k - 10**d x, whose sign is exact."""
+    """Return k - 10**d x, whose sign is exact."""
     k, x = arguments
     return collected((*k, *minus(_times(x, 10.0**decimals))), 1)
 
@@ -61,7 +61,7 @@ _LEFT = Step("left_of_decimals", _left, ("k", "x"))
 
 
 def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Components, Tensor]:
-    """Numbers rounded to decimals, and where these are right; zeros have the sign of x.
+    """Round numbers to decimals; also return where this is right. Zeros keep the sign of x.
 
     Args:
         x: contiguous components.
@@ -80,7 +80,7 @@ def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Comp
     out = to([*quotient])
     wide = tuple(torch.ops.mcf.convert(out, torch.float64, terms))
     (rest,) = steps.run(_LEFT, FP64, decimals, (k, wide))
-    # The error may have led away from a tie, which leaves the sum but not its components.
+    # The error may have moved the quotient off a tie: the sum is right, but its components are not.
     out = [torch.where(rest == 0, a, b) for a, b in zip(to(out), out, strict=True)]
     first = torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0])
     return (first, *out[1:]), (known > 0) & (same | (rest == 0))

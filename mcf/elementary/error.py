@@ -46,22 +46,22 @@ from mcf.kernels.formats import FP32, FP64, Format
 
 Arguments = tuple[Components, ...]
 
-# Up to here erf is its own series.
+# Up to this x erf is its own power series.
 _NEAR = 0.25
 
 
 def _erf_series(k: int) -> Fraction:
-    """Of erf(x) sqrt(pi) / (2 x) in x^2."""
+    """Return the k-th Maclaurin coefficient of erf(x) sqrt(pi) / (2x) as a series in x^2."""
     return Fraction((-1) ** k, math.factorial(k) * (2 * k + 1))
 
 
 def _erfcx(z: Components) -> Components:
-    """exp(z^2) erfc(z) for 0 <= z < 32."""
+    """Return exp(z^2) erfc(z) for 0 <= z < 32."""
     return at_node("erfcx_series", z, ERFCX_DEGREES)
 
 
 def at_node(name: str, z: Components, degrees: int, spare: float = 0.0) -> Components:
-    """A series at the nearest node for 0 <= z < 32, whose coefficients are 2**spare times theirs.
+    """Evaluate a table's series at the nearest node for 0 <= z < 32.
 
     Args:
         name: of the table.
@@ -71,7 +71,7 @@ def at_node(name: str, z: Components, degrees: int, spare: float = 0.0) -> Compo
     """
     terms = len(z)
     octave = (exponent(z[0]) + 1).clamp(0, ERFCX_OCTAVES - 1)
-    # Intervals of 1/32 below 1, and 2**(octave - 1) / 32 above.
+    # Intervals are 1/32 below 1, and 2**(octave - 1) / 32 above.
     width = power((octave - 1).clamp(min=0) - 5)
     start = torch.where(octave == 0, 0.0, power((octave - 1).clamp(min=0)))
     j = ((z[0] - start) / width).floor().clamp(0, ERFCX_STEPS - 1)
@@ -87,20 +87,20 @@ def at_node(name: str, z: Components, degrees: int, spare: float = 0.0) -> Compo
 
 
 def degree_needed(terms: int, degrees: int, spare: float = 0.0) -> int:
-    """Degree of the series at a node that `terms` components need."""
+    """Return the degree of the series at a node that `terms` components need."""
     return min(degrees - 1, int((working().format.p * terms + 8 + spare) / FALL) + 1)
 
 
 def components_needed(terms: int, k: int, spare: float = 0.0) -> int:
-    """Components in which the coefficient of degree k is added."""
+    """Return the components in which the coefficient of degree k is added."""
     p = working().format.p
     return min(terms, max(1, -int(-(p * terms + 8 + spare - k * FALL) // p)))
 
 
 def _gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[Components, Tensor]:
-    """Components and an exponent of exp(sign x^2 / 2**halves), |x| <= 40 (15 in float32).
+    """Return components and an exponent of exp(sign x^2 / 2**halves), |x| <= 40 (15 in float32).
 
-    x[0]^2 is taken as two floats, exactly; what is left of x^2 is 2 u of it.
+    x[0]^2 is two floats, exactly; the rest of x^2 is 2 u of it.
     """
     n = max(count, len(x))
     factor = sign * 2.0**-halves
@@ -113,13 +113,13 @@ def _gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[
 
 
 def _complement(a: Components, count: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of erfc(a), 0 <= a <= 30 (10.5)."""
+    """Return components and an exponent of erfc(a), 0 <= a <= 30 (10.5 in float32)."""
     g, e = _gauss(a, count, 0)
     return ex.mul(g, _erfcx(head(a, count))), e
 
 
 def _tail(a: Components, count: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40 (15)."""
+    """Return components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40 (15 in float32)."""
     half_root = constant(fixed.to_fraction(fixed.root(fixed.ONE // 2)), count, a[0].device)
     g, e = _gauss(a, count, 1)
     return series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, count), half_root))), 0.5), e
@@ -127,7 +127,7 @@ def _tail(a: Components, count: int) -> tuple[Components, Tensor]:
 
 @function("x")
 def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Error function, 2/sqrt(pi) times the integral of e**(-t^2) from 0 to x.
+    """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
     2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
     """
@@ -138,7 +138,7 @@ def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = (a[0] <= working().erf_far) & (a[0] > 0)
     a = sanitized(a, good)
     near = a[0] < _NEAR
-    # Scaled, lest the last components of a tiny number are lost in the product.
+    # Scale first, since the product would lose the last components of a tiny number.
     lift = torch.where(a[0] < 2.0 ** -working().faint, working().faint, 0)
     v = sanitized(scale_all(head(a, w), lift), near)
     z = sanitized(ex.mul(v, v), lift == 0, 0.0)
@@ -156,10 +156,7 @@ def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def erfc(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """1 - erf(x), accurate in the upper tail too.
-
-    1 - erf(x).
-    """
+    """Return 1 - erf(x), accurate in the upper tail too."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
@@ -180,7 +177,7 @@ def _lifted(a: Components) -> tuple[Components, Tensor]:
 
 @function("x")
 def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x times the normal distribution function, accurate in the lower tail too.
+    """Return x times the normal distribution function, accurate in the lower tail too.
 
     x (1 + erf(x / sqrt(2))) / 2 = x - x c for x > 0 and x c below, c = erfc(|x|/sqrt(2)) / 2.
     """
@@ -200,10 +197,7 @@ def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def normal_cdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The normal distribution function, accurate in the lower tail too.
-
-    erfc(-x / sqrt(2)) / 2.
-    """
+    """Return the normal distribution function, erfc(-x / sqrt(2)) / 2, accurate in both tails."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     down = torch.signbit(y[0])
@@ -218,10 +212,7 @@ def normal_cdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def normal_pdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The normal density, exp(-x^2 / 2) / sqrt(2 pi).
-
-    exp(-x^2 / 2) / sqrt(2 pi).
-    """
+    """Return the normal density, exp(-x^2 / 2) / sqrt(2 pi)."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = y[0].abs() <= working().gauss_far
@@ -232,7 +223,7 @@ def normal_pdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 
 def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
-    """Where not good or zero, the argument itself or -0, also for infinities; nan for nan."""
+    """Replace results for zeros, infinities and NaN: the argument itself, or -0 for x < 0."""
     out = special(x[0] == 0, x[0], out)
     out = select(good | (x[0] < 0), out, head(x, len(out)))
     return special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
@@ -240,17 +231,17 @@ def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
 
 # The coefficient of the cube, which the definition writes in decimal.
 _CUBE = Fraction(44715, 1000000)
-# Bits that are left of the leading component, so that the cube of what is left is exact.
+# Bits kept of the leading component, so that its cube is exact.
 _LEADING = {FP64: 17, FP32: 8}
 
 
 def _tanh_argument(x: Components, count: int) -> Components:
-    """Floats whose sum is 2 sqrt(2/pi) (x + 0.044715 x^3), the first its leading component.
+    """Return floats whose sum is 2 sqrt(2/pi) (x + 0.044715 x^3), the leading component first.
 
-    With h, the leading 17 bits of x, the largest terms are products of three exact numbers with the
-    leading components of their constants; what is left is 2**-15 of the sum, so that an error of
-    its last bits is none of the exponential's, however large the sum is. In float32 h has 8 bits,
-    and what is left is 2**-5 of a smaller sum. There are at most 8 floats, 5 in float32.
+    Let h be the leading 17 bits of x. The largest terms are products of three exact numbers with
+    the leading components of their constants. The rest is 2**-15 of the sum, so errors in its last
+    bits do not affect the exponential, however large the sum is. In float32 h has 8 bits, and the
+    rest is 2**-5 of a smaller sum. There are at most 8 floats, 5 in float32.
     """
     width = working().format
     bits = INTEGERS[width]
@@ -270,16 +261,15 @@ def _tanh_argument(x: Components, count: int) -> Components:
     top, low = two_sum(a, b)
     top, next_low = two_sum(top, small[0])
     lower = (next_low, low, a_low, b_low, *small[1:])
-    # In float32 the exponential has room for no more.
+    # In float32 the exponential accepts no more floats.
     return (top, *(lower if width is FP64 else collected(lower, 4)))
 
 
 @function("x")
 def gelu_tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the constants as written, not rounded.
+    """Return 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), with exact constants.
 
-    x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, as x times the logistic function of twice
-    the argument of tanh.
+    It is computed as x times the logistic function of twice the argument of tanh.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)

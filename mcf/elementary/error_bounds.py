@@ -1,10 +1,10 @@
-"""How large the errors of the elementary functions can be, derived step by step.
+"""Error bounds of the elementary functions, derived step by step.
 
-Each function below says what its namesake computes, as errors: of the sum x + y it is
-(|x| e_x + |y| e_y) / |x + y| and the addition's own, of a product the sum of both and the
-multiplication's own, and so on, the largest over all nodes of the table that it looks things up in.
-All are relative to the exact result. `e` has the errors of the steps (`error_steps`), to which
-these bounds are proportional.
+Each function below mirrors the computation of its namesake on errors. The error of a sum x + y is
+(|x| e_x + |y| e_y) / |x + y| plus the addition's own. That of a product is the sum of both plus the
+multiplication's own, and so on. The result is the largest over all nodes of the table. All errors
+are relative to the exact result. `e` has the errors of the steps (`error_steps`), to which these
+bounds are proportional.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mcf.elementary.few_products import LARGEST
 from mcf.elementary.format import WORKING
 from mcf.kernels.formats import FP64
 
-# log(2) / 512 and what rounding the multiple of log(2) / 256 adds to it.
+# log(2) / 512, plus the rounding of the multiple of log(2) / 256.
 _REST = math.log(2) / 512 * (1 + 2.0**-30)
 _GROWTH = math.expm1(_REST)
 
 
 def _reduced(e: Steps) -> float:
-    """Absolute error of x - k log(2) / 256, of which the parts of log(2) are cut at 2**-8 u^n.
+    """Return the absolute error of x - k log(2) / 256, with log(2) truncated at 2**-8 u^n.
 
-    Below four components: the first place of the sum is below 2**-9.4, what goes to the next is
-    half of its last bit for each of at most five floats (three where three components are wanted),
-    and so on: in the last place there are six roundings of at most 2**-7 u^n. Four have a place
+    Below four components: the first place of the sum is below 2**-9.4. Each of at most five floats
+    (three if three components are wanted) passes half of its last bit to the next place, and so on.
+    In the last place there are six roundings of at most 2**-7 u^n. Four components have one place
     more. In float32 these are seven roundings of at most 2**-8 u^n.
     """
     own = e.collect() * _REST if e.terms == tables.TERMS else 2.0**-4 * e.constant()
@@ -35,23 +35,23 @@ def _reduced(e: Steps) -> float:
 
 
 def _small(e: Steps) -> float:
-    """exp(r) - 1 = r + r (r p(r)) / 2, of an exact r."""
+    """Return the error of exp(r) - 1 = r + r (r p(r)) / 2, for an exact r."""
     p = e.polynomial(_REST, 9.5, exponential._coefficient, 10.5, 0.0)
     share = _REST / 2 * math.exp(_REST) / (1 - _REST)
     return e.plus() + share * (p + 2 * e.mul())
 
 
 def exp(e: Steps, argument: float = 0.0) -> float:
-    """T + t (exp(r) - 1), with an absolute error of the argument."""
+    """Return the error of t + t (exp(r) - 1), with an absolute error of the argument."""
     share = _GROWTH / (1 - _GROWTH)
     return e.constant() + share * (e.mul() + _small(e)) + e.plus() + _reduced(e) + argument
 
 
 def expm1(e: Steps) -> float:
-    """(t - 1) + t (exp(r) - 1), with the difference from a table or, far from 0, by a sum."""
+    """Return the error of (t - 1) + t (exp(r) - 1), the difference from a table or a sum."""
     small, reduced = _small(e), _reduced(e)
     worst = small + e.collect()
-    # Of very negative arguments the exponential is left out, of large ones the 1.
+    # For very negative arguments the exponential is left out, for large ones the 1.
     limits = WORKING[e.fmt]
     left = math.exp(limits.least) + 2.0**-limits.one
     for k in range(1, 2 * tables.EXPM1_LIMIT):
@@ -65,7 +65,7 @@ def expm1(e: Steps) -> float:
 
 
 def log(e: Steps, base: int = 0) -> float:
-    """2 atanh((m - f) / (m + f)), and the logarithms of f and of the power of two."""
+    """Return the error of 2 atanh((m - f) / (m + f)) plus two tabulated logarithms."""
     s = 1 / 512 / math.sqrt(2)
     quotient = 2 * e.collect() + e.div()
     square = 2 * quotient + e.mul()
@@ -75,7 +75,7 @@ def log(e: Steps, base: int = 0) -> float:
     near = quotient + share * (tail + e.constant() + 2 * e.mul() + quotient) + e.add()
     if base:
         near += e.mul() + e.constant()
-    # f = 1: the rest is zeros. f beside 1, then x beyond sqrt(1/2) and sqrt(2).
+    # f = 1: the rest is zeros. Then f next to 1, then x beyond sqrt(1/2) and sqrt(2).
     worst = near + 2 * e.add()
     for j in range(tables.LOG_FIRST, tables.LOG_LAST):
         f = j / tables.LOG_STEPS
@@ -89,14 +89,15 @@ def log(e: Steps, base: int = 0) -> float:
 
 
 def _log1p(e: Steps, z: float) -> float:
-    """log(1 + z) of z > 0 with an error: z / ((1 + z) log(1 + z)) is at most 1."""
+    """Return the error of log(1 + z), z > 0; z / ((1 + z) log(1 + z)) is at most 1."""
     return z + log(e)
 
 
 def sin_cos(e: Steps) -> tuple[float, float]:
-    """Sine and cosine of an angle of at most pi/4, and their reduction modulo pi/2."""
+    """Return the errors of sine and cosine for angles up to pi/4, with the reduction."""
     d = 0.5 / tables.ANGLE_STEPS
-    # By the digits of 1/(2 pi), which is the longer way; they are cut at 2**-15 u^n.
+    # The reduction by the digits of 1/(2 pi) has more steps; the digits are truncated at 2**-15
+    # u^n.
     argument = e.collect() + e.mul() + e.constant() + 2.0**-15 * e.constant()
     square = 2 * e.collect() + e.mul()
     bits = angles._BITS
@@ -126,16 +127,17 @@ def sin_cos(e: Steps) -> tuple[float, float]:
             else:
                 total += (across + down) * (e.mul() + e.add())
                 own = e.plus()
-            # The angle's own error counts x cot x in the sine, x tan x in the cosine: at most 1.
+            # The angle's error is multiplied by x cot x in the sine, x tan x in the cosine: at most
+            # 1.
             found = total / value + own + argument
             sine, cosine = (max(sine, found), cosine) if big is a else (sine, max(cosine, found))
     return sine, cosine
 
 
 def atan2(e: Steps, ratio: float = 0.0) -> float:
-    """atan(t) + atan((y - t x) / (x + t y)), then from pi/2 or pi; with an error of y / x.
+    """Return the error of atan(t) + atan((y - t x) / (x + t y)), then from pi/2 or pi.
 
-    An error of y / x is one of the angle, sin cos / angle times as large, which is at most 1.
+    An error of y / x changes the angle by the factor sin cos / angle, which is at most 1.
     """
     d = 0.5 / tables.ATAN_STEPS * 1.001
     quotient = e.div()
@@ -147,7 +149,7 @@ def atan2(e: Steps, ratio: float = 0.0) -> float:
     for j in range(tables.ATAN_LAST + 1):
         t = j / tables.ATAN_STEPS
         if j:
-            # y - t x, of which t x is rounded; x = 1.
+            # y - t x, where t x is rounded; x = 1.
             numerator = t * e.mul() + d * (1 + t * t + t * d) * e.add()
             below = e.mul() * t * (t + d) / (1 + t * (t - d)) + e.add()
             off = numerator / (1 + t * max(t - d, 0.0)) + d * (below + quotient)
@@ -160,68 +162,69 @@ def atan2(e: Steps, ratio: float = 0.0) -> float:
         else:
             total = off / d
         worst = max(worst, total)
-    # pi/2 less an angle up to pi/4; pi less one up to pi/2, which loses no more.
+    # pi/2 minus an angle up to pi/4; then pi minus one up to pi/2, which loses no more.
     turned = worst + 2 * e.constant() + e.add()
     return turned + 2 * e.constant() + e.add() + ratio
 
 
 def cofactor(e: Steps) -> float:
-    """sqrt((1 - x) (1 + x))."""
+    """Return the error of sqrt((1 - x) (1 + x))."""
     return e.sqrt() + (2 * e.collect() + e.mul()) / 2
 
 
 def tan(e: Steps) -> float:
-    """sin / cos."""
+    """Return the error of sin / cos."""
     return sum(sin_cos(e)) + e.div()
 
 
 def asinh(e: Steps) -> float:
-    """log(1 + x + x^2 / (1 + sqrt(x^2 + 1))); the quotient is at most x."""
+    """Return the error of log(1 + x + x^2 / (1 + sqrt(x^2 + 1))); the quotient is at most x."""
     below = e.add() + e.sqrt() + (e.add() + e.mul()) / 2
     z = e.add() + (e.mul() + below + e.div()) / 2
     return _log1p(e, z)
 
 
 def acosh(e: Steps) -> float:
-    """log(1 + t + sqrt(t (2 + t))), t = x - 1."""
+    """Return the error of log(1 + t + sqrt(t (2 + t))), t = x - 1."""
     side = e.sqrt() + (2 * e.collect() + e.add() + e.mul()) / 2
     return _log1p(e, max(side, e.collect()) + e.add())
 
 
 def atanh(e: Steps) -> float:
-    """log(1 + 2 x / (1 - x)) / 2."""
+    """Return the error of log(1 + 2 x / (1 - x)) / 2."""
     return _log1p(e, e.collect() + e.div())
 
 
 def sinh(e: Steps) -> float:
-    """(E + E / (E + 1)) / 2; the quotient is at most half of the sum."""
+    """Return the error of (E + E / (E + 1)) / 2; the quotient is at most half of the sum."""
     return expm1(e) + (e.add() + e.div()) / 2 + e.add()
 
 
 def cosh(e: Steps) -> float:
-    """(v + 1 / v) / 2, beyond 77 (40 in float32) v / 2, which differs by exp(-154)."""
+    """Return the error of (v + 1 / v) / 2; beyond 77 (40 in float32) v / 2 differs by exp(-154)."""
     return exp(e) + e.div() / 2 + e.add() + _beyond(e)
 
 
 def _beyond(e: Steps) -> float:
-    """exp(-2 x) from where it is left out."""
+    """Return exp(-2 x) at the point from which it is left out."""
     return math.exp(-2 * WORKING[e.fmt].far)
 
 
 def tanh(e: Steps) -> float:
-    """E / (E + 2), beyond 77 (40 in float32) 1, from which it differs by 2 exp(-154)."""
+    """Return the error of E / (E + 2); beyond 77 (40 in float32) 1 differs by 2 exp(-154)."""
     return expm1(e) + e.add() + e.div() + 2 * _beyond(e)
 
 
 def sigmoid(e: Steps, argument: float = 0.0) -> float:
-    """1 / (1 + t) or t / (1 + t), t = exp(-|x|)."""
+    """Return the error of 1 / (1 + t) or t / (1 + t), t = exp(-|x|)."""
     return exp(e, argument) + e.add() + e.div()
 
 
 def pow(e: Steps) -> float:
-    """exp(y log x); all but 2**-18 of the logarithm is two floats, whose products are exact.
+    """Return the error of exp(y log x); the logarithm is two floats and a tail of 2**-18 of it.
 
-    Of sums below four components see `_reduced`: those of the argument add nine floats each.
+    Products of the two floats are exact. For sums below four components see `_reduced`: the
+    arguments add nine floats each.
     """
     tail = 4 * e.mul() + 2 * e.add() + 3 * e.collect() + e.div() + 2 * e.constant()
     exact = e.fmt is not FP64 or e.terms == tables.TERMS
@@ -230,13 +233,13 @@ def pow(e: Steps) -> float:
 
 
 def few_products(e: Steps) -> float:
-    """x**k or x**-k by squaring: an error of x**j doubles in its square, so k - 1 products'.
+    """Return the error of x**k or x**-k by squaring: k - 1 times that of a product.
 
-    Of a half power one is by the root.
+    Squaring doubles the error of x**j. A half power replaces one product by the root.
     """
     return (LARGEST - 1) * e.mul() + e.sqrt() + e.div()
 
 
 def hypot(e: Steps) -> float:
-    """sqrt(x^2 + y^2)."""
+    """Return the error of sqrt(x^2 + y^2)."""
     return e.sqrt() + (e.add() + e.mul()) / 2

@@ -1,20 +1,20 @@
 """Derivatives of erf, erfcx and gelu, without cancellation.
 
 f(x) = exp(x^2) erfc(x) is 2/sqrt(pi) times the integral of exp(-t^2 - 2 x t) over t > 0, so that
-(-1)^m times its derivative of order m is positive everywhere. From 0 to 32 it is the derivative of
-the series that f is, whose coefficients have alternating signs; beyond, of the asymptotic series,
+(-1)^m times its derivative of order m is positive everywhere. From 0 to 32 the derivative of the
+series of f is used, whose coefficients alternate in sign; beyond, that of the asymptotic series,
 
     sqrt(pi) x^(m+1) |f^(m)(x)| / m! = 1 - C(m+2, m)/(2 x^2) + C(m+4, m) 1 3/(2 x^2)^2 - ...
 
 and below zero 2 h_m(|x|) exp(x^2) - f^(m)(|x|) with h_0 = 1, h_(m+1) = 2 x h_m + h_m', polynomials
-of positive coefficients: a sum for odd m, and for even m a difference of which at least half is
-left (NIST's Digital Library of Mathematical Functions, 7.12 and 7.18, https://dlmf.nist.gov/7.18).
+with positive coefficients: a sum for odd m, and for even m a difference that keeps at least half
+(NIST's Digital Library of Mathematical Functions, 7.12 and 7.18, https://dlmf.nist.gov/7.18).
 
 With a = |x| the slope of gelu, x Phi(x), is T for x < 0 and 1 - T from 0 on,
 
     T = exp(-a^2 / 2) / sqrt(2 pi) (r(a) - a),  r(a) = sqrt(pi/2) erfcx(a / sqrt(2)),
 
-and r(a) - a, which falls and has one zero a0, is a - a0 times a series at the nodes of erfcx.
+where r(a) - a, which falls and has one zero a0, is a - a0 times a series at the nodes of erfcx.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# Orders from 1 on; beyond, f^(m+1) = 2 x f^(m) + 2 m f^(m-1) has to do.
+# The highest order; beyond it f^(m+1) = 2 x f^(m) + 2 m f^(m-1) must be used.
 LAST = 4
-# Bits by which binomial coefficients, up to C(44, 4), make a series fall less.
+# Bits by which binomial coefficients, up to C(44, 4), slow the fall of a series.
 SPARE = 18.0
 DEGREES = 44
 
 
 def _table_of(m: int) -> Tensor:
-    """Of (-1)^m f^(m), at the nodes of `tables.erfcx_series`."""
+    """Return coefficients of (-1)^m f^(m), at the nodes of `tables.erfcx_series`."""
     rows = []
     for found, half in tables.erfcx_at_nodes(DEGREES + LAST):
         for k, c in enumerate(found[m : m + DEGREES]):
@@ -72,7 +72,7 @@ def _table_of(m: int) -> Tensor:
 
 
 def growing(m: int) -> list[int]:
-    """Coefficients of h_m from that of x^0 or x^1 on, every second one."""
+    """Return every second coefficient of h_m, from that of x^0 or x^1 on."""
     h = [1]
     for _ in range(m):
         slope = [k * c for k, c in enumerate(h)][1:]
@@ -81,16 +81,16 @@ def growing(m: int) -> list[int]:
 
 
 def asymptotic(m: int, k: int) -> Fraction:
-    """Of x^(-2 k)."""
+    """Return the coefficient of x^(-2 k) in the asymptotic series."""
     return scaled_error.asymptotic(k) * math.comb(2 * k + m, m)
 
 
 def _far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of |f^(m)(z)| for z >= 32."""
+    """Return components and an exponent of |f^(m)(z)| for z >= 32."""
     normal, e = mantissa(z)
     inverse = ex.div(head((torch.ones_like(z[0]),), terms), normal)
     small = scale_all(inverse, -e.clamp(max=400))
-    # Beyond, the series is 1.
+    # Beyond this the series is 1.
     square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
     tail = series.polynomial(square, scaled_error.BITS, functools.partial(asymptotic, m))
     factor = fixed.to_fraction(fixed.two_over_root_pi()) / 2 * math.factorial(m)
@@ -99,7 +99,7 @@ def _far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
 
 
 def _grown(m: int, a: Components) -> Components:
-    """h_m(a), all terms of which are positive."""
+    """Return h_m(a), all terms of which are positive."""
     square, (last, *others) = ex.mul(a, a), growing(m)[::-1]
     total = head((torch.full_like(a[0], float(last)),), len(a))
     for c in others:
@@ -131,7 +131,7 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int) -> Compone
 
 @functools.cache
 def slope(m: int) -> Callable[..., Components]:
-    """The derivative of an order from 1 to `LAST` of erfcx, of component tuples."""
+    """Return the derivative of an order from 1 to `LAST` of erfcx, on component tuples."""
 
     def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
         return _evaluated(arguments, fmt, terms, m)
@@ -153,9 +153,9 @@ for _m in range(1, LAST + 1):
 
 @function("x")
 def erf_1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The derivative of erf, 2/sqrt(pi) exp(-x^2).
+    """Return the derivative of erf, 2/sqrt(pi) exp(-x^2).
 
-    Relative to the result everywhere: what x^2 has beyond a component counts.
+    The error is relative to the result everywhere, so all bits of x^2 are used.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -166,7 +166,7 @@ def erf_1(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
 
 
-# Floats of the zero of gelu's slope; bits and coefficients from which the table is made.
+# Floats of the zero of gelu's slope; bits and coefficients used to compute the table.
 PARTS = 8
 _BITS = 448
 _COUNT = tables.ERFCX_DEGREES + 10
@@ -174,7 +174,7 @@ _COUNT = tables.ERFCX_DEGREES + 10
 
 @functools.cache
 def gelu_zero() -> Fraction:
-    """The z = a / sqrt(2) where r(a) = a: sqrt(pi) / 2 erfcx(z) = z, by Newton's steps."""
+    """Return z = a / sqrt(2) with r(a) = a: sqrt(pi) / 2 erfcx(z) = z, by Newton's method."""
     node, _ = tables.erfcx_nodes()[17]
     whole = fixed.erfcx_series(node, tables.erfcx_at_nodes(_COUNT)[17][0][0], 180)
     root, z = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.two_over_root_pi())), node
@@ -188,7 +188,7 @@ def gelu_zero() -> Fraction:
 
 @_table
 def gelu_1_series() -> Tensor:
-    """Of (a - r(a)) / (a - a0) in z."""
+    """Return coefficients of (a - r(a)) / (a - a0) in z."""
     rows: list[int] = []
     root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
     nodes = tables.erfcx_nodes()
@@ -205,14 +205,14 @@ def gelu_1_series() -> Tensor:
 
 @_table
 def gelu_1_zero() -> Tensor:
-    """Of a0."""
+    """Return a0 as floats."""
     root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
     return _rows([(root * gelu_zero()).as_integer_ratio()], PARTS)[:, 0]
 
 
 @function("x")
 def gelu_1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The derivative of x Phi(x), relative to the result also next to its zero at -.7518."""
+    """Return the derivative of x Phi(x); relative error also next to its zero at -0.7518."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = y[0].abs() <= working().gauss_far

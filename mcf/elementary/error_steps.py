@@ -1,8 +1,8 @@
-"""Errors of the steps that elementary functions are made of, relative to their results.
+"""Errors of the steps of elementary functions, relative to their results.
 
-A step's own error is that of `mcf.kernels.expansion_bounds` for float64 components, so what is
-derived here follows that table. Errors are added up to first order; what is of second order, some
-u^n of it, is in `SLACK`.
+A step's own error is that of `mcf.kernels.expansion_bounds` for float64 components, so all derived
+bounds follow that table. Errors are added to first order; second-order errors, about u^n of the
+first, are covered by `SLACK`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcf.elementary.tables import TERMS
 from mcf.kernels.expansion_bounds import ExpansionBound, expansion_bound
 from mcf.kernels.formats import FP64, Format
 
-# Errors of second order, and of the floats in which bounds are computed.
+# Covers second-order errors, and those of the floats in which bounds are computed.
 SLACK = 1 + 2.0**-40
 U = float(FP64.u)
 
@@ -36,7 +36,7 @@ class Steps:
         self._found: dict[tuple[str, int], float] = {}
 
     def _of(self, operation: str, terms: int) -> float:
-        """The larger of the rows for an expansion and for a float as second argument."""
+        """Return the larger of the rows for an expansion and for a float as second argument."""
         key = operation, terms
         if key not in self._found:
             rows = {expansion_bound(operation, terms, float_second=f) for f in (False, True)}
@@ -55,16 +55,16 @@ class Steps:
         return all(row.proven for row in self.used)
 
     def add(self, terms: int | None = None) -> float:
-        """Of a sum."""
+        """Return the error of a sum."""
         return self._of("add", terms or self.terms)
 
     def absorb(self, terms: int | None = None) -> float:
-        """Of a sum of |y| <= 0.51 |x|.
+        """Return the error of a sum with |y| <= 0.51 |x|.
 
-        Relative to |x|, of three components: x0 + y0 leaves 1.51 u. With x1 that is 2.51 u, with y1
-        3.02 u, which lose 2.51 u^2 and 3.02 u^2; x2 and y2 are 1.51 u^2. Of that the three sums
-        round 5.53, 1.51 and 7.04 u^3, and the result is at least 0.49 |x|. Of two and four
-        components in the same way.
+        Relative to |x|, for three components: x0 + y0 has a rounding error of 1.51 u. Adding x1
+        gives 2.51 u and y1 3.02 u, with errors of 2.51 u^2 and 3.02 u^2; x2 and y2 are 1.51 u^2. Of
+        these the three sums round 5.53, 1.51 and 7.04 u^3, and the result is at least 0.49 |x|. Two
+        and four components are similar.
         """
         n = terms or self.terms
         if n == 1:
@@ -72,38 +72,38 @@ class Steps:
         return {2: 10, 3: 30, 4: 88}[n] * self.constant(n)
 
     def plus(self) -> float:
-        """Of `working.plus`."""
+        """Return the error of `working.plus`."""
         return self.absorb() if self.terms < TERMS else self.add()
 
     def mul(self, terms: int | None = None) -> float:
-        """Of a product."""
+        """Return the error of a product."""
         return self._of("mul", terms or self.terms)
 
     def div(self) -> float:
-        """Of a quotient."""
+        """Return the error of a quotient."""
         return self._of("div", self.terms)
 
     def sqrt(self) -> float:
-        """Of a root."""
+        """Return the error of a square root."""
         return self._of("sqrt", self.terms)
 
     def collect(self) -> float:
-        """Of a sum of floats that was exact but for its rounding."""
+        """Return the error of a sum of floats that is exact except for its final rounding."""
         return self._of("renormalize", self.terms)
 
     def constant(self, terms: int | None = None) -> float:
-        """Of a number rounded component by component."""
+        """Return the error of a constant rounded to n components."""
         return float(self.u ** (terms or self.terms))
 
     def at_node(self, needed: Sequence[int], first: int | None = 0) -> list[float]:
-        """Of the sums of `series.at_node`, by the components that each coefficient is added in."""
+        """Return the errors of the sums of `series.at_node`, one for each coefficient."""
         return [
             max(self.add(m), self.absorb(m)) if series.absorbed(k, m, first) else self.add(m)
             for k, m in enumerate(needed)
         ]
 
     def beside(self) -> float:
-        """Of `sums.beside`."""
+        """Return the error of `sums.beside`."""
         return 4 * self.constant()
 
     def polynomial(
@@ -114,13 +114,13 @@ class Steps:
         weight: float,
         argument: float,
     ) -> float:
-        """Of `series.polynomial`, whose value is 1 but for what a small argument adds.
+        """Return the error of `series.polynomial`, whose value is 1 plus small terms.
 
         Args:
-            limit: of the argument's magnitude.
-            bits: as there.
-            coefficient: as there.
-            weight: as there.
+            limit: bound of the argument's magnitude.
+            bits: as in `series.polynomial`.
+            coefficient: as in `series.polynomial`.
+            weight: as in `series.polynomial`.
             argument: relative error of the argument.
         """
         rows, cut = self.rows(bits, coefficient, weight)
@@ -128,13 +128,13 @@ class Steps:
         add = series.adding(weight)
         steps = [max(self.add(m), self.absorb(m)) if add(m) else self.add(m) for _, m in rows]
         error, size = self.horner(rows, limit, argument, steps)
-        # What the series leaves out falls at least by half from term to term.
+        # Truncated terms fall at least by half from term to term.
         return (error + 2 * cut) / (2 * rows[0][0] - size)
 
     def rows(
         self, bits: float, coefficient: Callable[[int], Fraction], weight: float
     ) -> tuple[list[tuple[float, int]], float]:
-        """Coefficients of `series.polynomial` as `horner` takes them, and the first left out."""
+        """Return the coefficients of `series.polynomial`, and the first omitted one."""
         wanted = self.fmt.p * self.terms + 8 - weight
         needed = series.terms_needed(wanted, bits, coefficient, self.fmt.p)
         rows = [(abs(float(c)), min(m, self.terms)) for c, m in needed]
@@ -147,20 +147,20 @@ class Steps:
         argument: float,
         steps: list[float] | None = None,
     ) -> tuple[float, float]:
-        """Absolute error and largest magnitude of a polynomial by Horner's rule.
+        """Return absolute error and largest magnitude of a polynomial by Horner's rule.
 
         Args:
-            rows: of every coefficient its magnitude and the components it is added in, the
+            rows: for every coefficient its magnitude and the components it is added in, the
                 constant first.
-            limit: of the argument's magnitude.
+            limit: bound of the argument's magnitude.
             argument: its relative error.
-            steps: errors of the sums, of every coefficient; None for those of `add`.
+            steps: errors of the sums, for every coefficient; None for those of `add`.
         """
         steps = [self.add(m) for _, m in rows] if steps is None else steps
         size, terms = rows[-1]
         error = size * self.constant(terms)
         for (c, more), step in zip(rows[-2::-1], steps[-2::-1], strict=True):
-            # The argument is cut to as many components.
+            # The argument is truncated to as many components.
             given = argument + (self.constant(terms) if terms < self.terms else 0.0)
             product = limit * size
             error = limit * error + product * (given + self.mul(terms))
@@ -171,14 +171,14 @@ class Steps:
 
 
 class Magnitudes:
-    """What `ordered_sums.Sums` loses: the same steps, with a bound of each float's size.
+    """The error of `mcf.elementary.ordered_sums.Sums`: the same steps on bounds of each float's magnitude.
 
     Args:
         e: the steps.
         first: magnitude of the first number.
 
     Attributes:
-        lost: absolute error up to now.
+        lost: absolute error so far.
     """
 
     def __init__(self, e: Steps, first: float) -> None:
@@ -186,7 +186,7 @@ class Magnitudes:
         self._places = [first, *[0.0] * (e.terms - 1)]
 
     def add(self, x: float, place: int) -> None:
-        """See `Sums.add`; the rounding of a sum goes to the next place, of the last it is lost."""
+        """Mirror `Sums.add`: a rounding error goes to the next place; in the last it is lost."""
         for k in range(place, len(self._places)):
             if self._places[k] == 0:
                 self._places[k] = x
@@ -196,7 +196,7 @@ class Magnitudes:
         self.lost += x
 
     def add_product(self, size: float) -> None:
-        """See `Sums.add_product`; of order k the floats of a product are u^k of its magnitude."""
+        """Mirror `Sums.add_product`: floats of order k of a product are u^k of its magnitude."""
         last = len(self._places) - 1
         for order in range(last):
             for _ in range(order + 1):
@@ -204,5 +204,5 @@ class Magnitudes:
                 self.add(size * self._u ** (order + 1), order + 1)
         low = size * self._u**last
         self.add((last + 1) * low, last)
-        # Each product and the sums of 2, 3, ... of them are rounded; `last` are left out.
+        # Each product and the sums of 2, 3, ... products are rounded; `last` products are left out.
         self.lost += self._u * low * (last + 1 + sum(range(2, last + 2)) + last)

@@ -1,4 +1,4 @@
-"""Powers of small whole exponents and halves, each a function: some products, rounded once."""
+"""Powers of small whole and half exponents, each a function of a few products rounded once."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from mcf.kernels.formats import Format
 LARGEST = 16
 WHOLE = (*range(-LARGEST, -1), *range(3, LARGEST + 1))
 HALVES = tuple(k / 2 for k in range(1 - 2 * LARGEST, 2 * LARGEST, 2))
-# Numbers that are equal have one hash, whatever their type.
+# Equal numbers have equal hashes, whatever their type.
 EXPONENTS = frozenset((*WHOLE, *HALVES))
 
 
 def name_of(k: float) -> str:
-    """What the function x -> x**k is called."""
+    """Return the name of the function x -> x**k."""
     size = f"{abs(int(k))}" if k == int(k) else f"{abs(int(2 * k))}_halves"
     return f"power_{size}" if k > 0 else f"power_minus_{size}"
 
 
 def serves(terms: int) -> bool:
-    """Whether products lose nothing that counts, nor a power that has so many components exactly.
+    """Return whether products have bits to spare for results of `terms` components.
 
-    Four of float64 leave no digits to spare, and four of any format hold cubes of two numbers that
+    Four float64 components leave none, and four of any format can hold cubes of two numbers that
     are further apart than a product keeps.
     """
     return terms < TERMS
 
 
 def raised(x: Components, k: int) -> Components:
-    """x**k for k > 0, from the highest bit of k downwards."""
+    """Return x**k for k > 0, from the highest bit of k downwards."""
     total = x
     for bit in bin(k)[3:]:
         total = ex.mul(total, total)
@@ -61,9 +61,9 @@ def _power(k: int) -> Compute:
         y, w = enter(x, fmt), working_terms(fmt, terms)
         good = y[0].isfinite() & (y[0] != 0)
         m, e = mantissa(sanitized(y, good, 1.0))
-        # Lengthened, so that a product keeps more than its factors have.
+        # Pad with zeros, so that a product keeps more than its factors have.
         power = raised((*m, *(torch.zeros_like(m[0]) for _ in range(w - len(m)))), abs(k))
-        # Beyond the range of every format, and within that of `leave`.
+        # Beyond the range of every format, but within that of `leave`.
         result = ex.reciprocal(power) if k < 0 else power
         out = leave(result, fmt, terms, (e * k).clamp(-1900, 1900))
         edge = x[0] * x[0] * x[0] if k % 2 else x[0] * x[0]
@@ -82,7 +82,7 @@ def _half_power(twice: int) -> Compute:
         good = y[0].isfinite() & (y[0] > 0)
         y = sanitized(y, good, 1.0)
         if twice == 1 and terms == 1 and fmt is working().format:
-            # Nearer to a tie than two components tell.
+            # The root may be closer to a tie than two components can tell.
             out = ex.sqrt(y)
         else:
             m, e = mantissa(y)

@@ -1,7 +1,7 @@
 """Mathematical constants to any number of bits, in integer arithmetic.
 
-A number x is held as the integer round(x * 2**BITS), give or take a few units. From such integers
-all tables of `mcf.elementary.tables` are made, once, when they are first wanted.
+A number x is stored as the integer round(x * 2**BITS), up to a few units. All tables of
+`mcf.elementary.tables` are computed from such integers, once, when first needed.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import functools
 import math
 from fractions import Fraction
 
-# 2/pi must reach below the last bit of float64's largest numbers (2**971) and still give the
-# accuracy of four components after the cancellation of as many.
+# 2/pi must reach below the last bit of float64's largest numbers (2**971), and still give four
+# accurate components after cancellation of as many.
 BITS = 1664
 ONE = 1 << BITS
 
 
 def to_fixed(x: Fraction) -> int:
-    """A rational as a fixed-point integer, rounded down."""
+    """Return a rational as a fixed-point integer, rounded down."""
     return (x.numerator << BITS) // x.denominator
 
 
 def to_fraction(x: int) -> Fraction:
-    """The number that a fixed-point integer stands for."""
+    """Return the number that a fixed-point integer represents."""
     return Fraction(x, ONE)
 
 
 def _inverse_series(x: Fraction, sign: int) -> int:
-    """x + sign x^3/3 + x^5/5 + sign x^7/7 + ...: atanh (sign 1) and atan (sign -1), |x| < 1."""
+    """Return x + sign x^3/3 + x^5/5 + ..., |x| < 1: atanh (sign 1) or atan (sign -1)."""
     if x < 0:
         return -_inverse_series(-x, sign)
     power, square = to_fixed(x), x * x
@@ -42,36 +42,36 @@ def _inverse_series(x: Fraction, sign: int) -> int:
 
 @functools.cache
 def pi() -> int:
-    """Machin: pi/4 = 4 atan(1/5) - atan(1/239)."""
+    """Return pi by Machin's formula: pi/4 = 4 atan(1/5) - atan(1/239)."""
     return 4 * (4 * atan(Fraction(1, 5)) - atan(Fraction(1, 239)))
 
 
 @functools.cache
 def ln2() -> int:
-    """2 atanh(1/3)."""
+    """Return log 2 = 2 atanh(1/3)."""
     return 2 * _inverse_series(Fraction(1, 3), 1)
 
 
 @functools.cache
 def ln10() -> int:
-    """3 log 2 + log(5/4)."""
+    """Return log 10 = 3 log 2 + log(5/4)."""
     return 3 * ln2() + log(Fraction(5, 4))
 
 
 def atan(x: Fraction) -> int:
-    """Arc tangent of a rational below 1; that of x > 1/2 is pi/4 less that of (1 - x)/(1 + x)."""
+    """Return the arc tangent of a rational below 1; for x > 1/2 from that of (1 - x)/(1 + x)."""
     if x > Fraction(1, 2):
         return pi() // 4 - _inverse_series((1 - x) / (1 + x), -1)
     return _inverse_series(x, -1)
 
 
 def log(x: Fraction) -> int:
-    """Logarithm of a rational near 1, 2 atanh((x - 1)/(x + 1))."""
+    """Return the logarithm of a rational near 1, 2 atanh((x - 1)/(x + 1))."""
     return 2 * _inverse_series((x - 1) / (x + 1), 1)
 
 
 def exp(x: int) -> int:
-    """Exponential of a fixed-point number below 1 in magnitude, by its series."""
+    """Return the exponential of a fixed-point number below 1 in magnitude, by its series."""
     total, term, k = ONE, ONE, 1
     while term not in (0, -1):
         term = (term * x >> BITS) // k
@@ -81,7 +81,7 @@ def exp(x: int) -> int:
 
 
 def sin_cos(x: Fraction) -> tuple[int, int]:
-    """Sine and cosine of a rational below 1 in magnitude, by their series."""
+    """Return sine and cosine of a rational below 1 in magnitude, by their series."""
     sums = [0, 0]
     term, k = ONE, 0
     while term:
@@ -92,23 +92,23 @@ def sin_cos(x: Fraction) -> tuple[int, int]:
 
 
 def root(x: int) -> int:
-    """Square root of a fixed-point number."""
+    """Return the square root of a fixed-point number."""
     return math.isqrt(x << BITS)
 
 
 def quotient(x: int, y: int) -> int:
-    """x / y of fixed-point numbers."""
+    """Return x / y of fixed-point numbers."""
     return (x << BITS) // y
 
 
 @functools.cache
 def two_over_root_pi() -> int:
-    """2/sqrt(pi)."""
+    """Return 2/sqrt(pi)."""
     return quotient(2 * ONE, root(pi()))
 
 
 def erfcx_by_fraction(t: int) -> int:
-    """exp(t^2) erfc(t) for a whole t >= 20, by Laplace's continued fraction.
+    """Return exp(t^2) erfc(t) for a whole t >= 20, by Laplace's continued fraction.
 
     erfcx(t) = 1/sqrt(pi) / (t + (1/2)/(t + (2/2)/(t + (3/2)/(t + ...)))), and 4000 levels leave an
     error below exp(-2 t sqrt(8000)).
@@ -121,7 +121,7 @@ def erfcx_by_fraction(t: int) -> int:
 
 
 def erfcx_series(t: Fraction, value: int, count: int) -> list[int]:
-    """Taylor coefficients of erfcx around t, where it has that value.
+    """Return the Taylor coefficients of erfcx around t, given its value there.
 
     From w' = 2 x w - 2/sqrt(pi): (k + 1) a_{k+1} = 2 t a_k + 2 a_{k-1}. The recurrence loses bits,
     which BITS has to spare.
@@ -134,7 +134,7 @@ def erfcx_series(t: Fraction, value: int, count: int) -> list[int]:
 
 
 def evaluate(coefficients: list[int], x: Fraction) -> int:
-    """Value at a rational of a polynomial with fixed-point coefficients, constant first."""
+    """Return the value at a rational of a fixed-point polynomial, constant first."""
     total = 0
     p, q = x.as_integer_ratio()
     for c in reversed(coefficients):
@@ -143,7 +143,7 @@ def evaluate(coefficients: list[int], x: Fraction) -> int:
 
 
 def components(x: Fraction, count: int) -> tuple[float, ...]:
-    """The nearest float64 to x, the nearest to what is left, and so on: `count` components.
+    """Return the float64 nearest to x, then to the remainder, and so on: `count` components.
 
     So the first m of them are the components of x for `count` = m.
     """
@@ -151,7 +151,7 @@ def components(x: Fraction, count: int) -> tuple[float, ...]:
 
 
 def parts(numerator: int, denominator: int, count: int) -> tuple[float, ...]:
-    """The `components` of a quotient; to bring it to lowest terms would take the longest."""
+    """Return the `components` of a quotient without reducing it, which would take longest."""
     out = []
     for _ in range(count):
         # Python divides integers of any size with one rounding.

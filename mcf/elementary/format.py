@@ -1,4 +1,4 @@
-"""The format of the components in which functions are computed, and what follows from its range."""
+"""The format of the components in which functions are computed, and limits of its range."""
 
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ class Working:
 
     Args:
         format: of the components.
-        exp_limit: beyond it exp is 0 or infinite in every format that is computed in this one.
+        exp_limit: beyond it exp is 0 or infinite in every format computed in this one.
         least: below it exp(x) - 1 is -1 to 4 components.
         one: beyond 2**one a 1 is below the last bit of 4 components.
-        far: beyond it exp(-2 x) is.
-        sinh_far: beyond it too, and exp of it is a number.
+        far: beyond it exp(-2 x) is below the last bit of 4 components.
+        sinh_far: likewise, and exp(x) is finite there.
         tiny: below it sinh x = tanh x = sin x = x to 4 components.
-        low: numbers below it are multiplied by 2**lift before their exponents are looked at.
-        lift: so that what is multiplied is normal.
-        huge: beyond it x^2 + 1 is x^2 to 4 components, and x^2 is a number.
-        small: numbers below it are multiplied by 2**raised, which is even, for their roots and for
-            logarithms of their products.
-        raised: see there.
-        apart: farther apart than 2**apart two numbers do not see each other in a sum.
-        slope: where y / x is below 2**-slope it is its own arc tangent.
-        above: x and y are multiplied by 2**above, lest the last components of y are no numbers.
+        low: numbers below it are multiplied by 2**lift before their exponents are read.
+        lift: an exponent that makes these products normal.
+        huge: beyond it x^2 + 1 is x^2 to 4 components, and x^2 is finite.
+        small: numbers below it are multiplied by 2**raised for their roots and for logarithms of
+            their products.
+        raised: see `small`; even.
+        apart: numbers further apart than 2**apart do not affect each other in a sum.
+        slope: if y / x is below 2**-slope it equals its arc tangent.
+        above: x and y are multiplied by 2**above, so that low components of y do not underflow.
         erf_far: beyond it erfc is 0, and erf of four components 1.
-        gauss_far: beyond it exp(-x^2 / 2) and what it is multiplied with is 0.
+        gauss_far: beyond it exp(-x^2 / 2), also times its cofactors, is 0.
         tanh_far: beyond it gelu_tanh is 0 or its argument.
-        faint: numbers below 2**-faint, whose squares are nothing beside 1, are multiplied by
-            2**faint.
-        thin: numbers d below 2**-thin are log(1 + d) to the last bit.
-        vast: beyond it 1 / x is nothing beside 1.
-        addend: numbers below 2**-addend are nothing beside what they are added to; a number of the
-            format, as 2**addend is.
-        start_bits: -log2 of |x d| where a float x is d from the inverse error function: what its
-            start has, with some bits to spare.
-        angle_lift: parts of whole numbers below `tiny` are multiplied by 2**angle_lift.
-        alone: beside 1 / x of a number below it 1 is nothing.
-        many: beside x log x of a number beyond it 1 is nothing; it is computed of x / 2**fewer.
-        fewer: see there.
-        bottom: 2**bottom is 0 in every format, and in the reach of `working.scale`.
+        faint: numbers below 2**-faint, whose squares vanish next to 1, are multiplied by 2**faint.
+        thin: for d below 2**-thin, log(1 + d) is d to the last bit.
+        vast: beyond it 1 / x vanishes next to 1.
+        addend: numbers below 2**-addend vanish next to the other term; 2**-addend and 2**addend
+            are numbers of the format.
+        start_bits: -log2 of |x d| if a float x is d away from the inverse error function: the
+            accuracy of its start, with some bits to spare.
+        angle_lift: fractional parts below `tiny` are multiplied by 2**angle_lift.
+        alone: next to 1 / x of a number below it 1 vanishes.
+        many: next to x log x of a number beyond it 1 vanishes; it is computed from x / 2**fewer.
+        fewer: see `many`.
+        bottom: 2**bottom is 0 in every format, and in the range of `working.scale`.
     """
 
     format: Format
@@ -102,7 +101,7 @@ _chosen: ContextVar[Format] = ContextVar("working format", default=FP64)
 
 
 def working() -> Working:
-    """What functions compute with now: float64, but inside `computing_in`."""
+    """Return the working format's limits: float64, unless inside `computing_in`."""
     return WORKING[_chosen.get()]
 
 
@@ -116,5 +115,5 @@ def computing_in(fmt: Format) -> Iterator[None]:
         _chosen.reset(token)
 
 
-# While a formula is recorded (`formula_recording`), the conditions of what it leaves out.
+# While a formula is recorded (`mcf.elementary.formula_recording`): the conditions of skipped steps.
 left_out: ContextVar[list[Tensor] | None] = ContextVar("left_out", default=None)

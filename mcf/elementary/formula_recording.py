@@ -1,13 +1,13 @@
-"""One formula for each elementary function: its program over tensors, run once and written down.
+"""Record each elementary function's program over tensors once, as a formula.
 
-The functions are programs over component tuples, some hundred operations of torch and of
-`mcf.kernels.operations` each. All of these are elementwise, so what they do to one element is a
-straight-line formula, which is an algorithm like those of `mcf.kernels.algorithms`: `formula` runs
-the program on tensors of two elements and writes down every operation as a statement over the
-primitives. So the algorithm is written once, as the program; the formula is bound to executors as
-any other, and computes the same bits in one kernel.
+The functions are programs over component tuples, about a hundred operations of PyTorch and
+`mcf.kernels.operations` each. All of these are elementwise, so their effect on one element is a
+straight-line formula, an algorithm like those of `mcf.kernels.algorithms`. `formula` runs the
+program on tensors of two elements and records every operation as a statement over the primitives.
+So the algorithm is written once, as the program. The formula is bound to executors like any other,
+and computes the same bits in one kernel.
 
-A program must not look at numbers. A step that it leaves out where no element needs it, by
+A program must not read numbers. A step that it skips if no element needs it, by
 `bool(condition.any())`, is part of the formula; `.item()` cannot be recorded.
 """
 
@@ -33,7 +33,7 @@ from mcf.kernels.operators import BARE, OPERATIONS, TRANSFORMS, kernel
 
 aten = torch.ops.aten
 
-# What makes tensors that depend on no number.
+# Constructors of constant tensors.
 _CONSTANT = {
     aten.zeros_like.default,
     aten.ones_like.default,
@@ -47,17 +47,17 @@ _TRANSFORMS = {o.operator: o for o in TRANSFORMS}
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down what is computed from its inputs."""
+    """Record the operations that depend on the inputs."""
 
     def __init__(self, inputs: Mapping[str, Tensor], register: Format) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.writer, self._register = Writer(inputs, register), register
         self._statements: list[Statement] = []
-        # The conditions of steps that are left out where no element needs them.
+        # The conditions of steps that are skipped if no element needs them.
         self._conditions: set[str] = set()
 
     def record(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The operation, run and written down."""
+        """Run and record an operation."""
         w, kwargs = self.writer, kwargs or {}
         flat = [a for each in args for a in (each if isinstance(each, list) else [each])]
         name = func.overloadpacket.__name__
@@ -74,7 +74,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._define([out], w.rounded(args[0], args[1]))[0]
         if func.namespace == "mcf":
             return self._operation(name, args)
-        # Below autograd some operations come that are made of others, as `to` is of `_to_copy`.
+        # Below autograd some composite operations arrive, such as `to`, which decomposes to
+        # `_to_copy`.
         with self:
             parts = func.decompose(*args, **kwargs)
         if parts is not NotImplemented:
@@ -83,7 +84,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "index":
             out = torch.zeros(args[1][0].shape, dtype=args[0].dtype, device="cpu")
             return self._define([out], w.entry(args[0], *args[1]))[0]
-        # What an operation changes in place is read before.
+        # Read operands before an in-place operation changes them.
         text = w.expression(func, args, kwargs, args[0].dtype) if _in_place(func) else None
         out = func(*args, **kwargs)
         if not isinstance(out, Tensor):
@@ -105,7 +106,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _select(self, condition: Any, chosen: Any, *otherwise: Any) -> None:
-        """Say of the last statement that it takes `chosen` only where the condition holds."""
+        """Note for the last statement that it takes `chosen` only where the condition holds."""
         w = self.writer
         if w.has(condition) and w.has(chosen) and condition.dtype == torch.bool:
             names = [w.value(x, x.dtype) for x in (condition, chosen)]
@@ -115,14 +116,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
     def _operation(self, name: str, args: Any) -> list[Tensor]:
-        """A function of `mcf.kernels.operations`, with the algorithm that its kernel has."""
+        """Record a function of `mcf.kernels.operations`, with its kernel's algorithm."""
         w, kind = self.writer, self._register.dtype
         assert kind is not None
         groups = [a if isinstance(a, list) else [a] for a in args if not isinstance(a, int)]
         if any(t.dtype != kind for group in groups for t in group):
             raise UnrecordableError(f"{name} of another format")
         values = [[w.value(t, kind) for t in group] for group in groups]
-        # Triton's interpreter takes a comparison of literals for a number.
+        # Triton's interpreter treats a comparison of literals as a number.
         variables = [*w.read]
         for group in values:
             for k, text in enumerate(group):
@@ -145,12 +146,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given += [w.value(1.0, kind) for _ in spec.scalars]
         else:
             raise UnrecordableError(name)
-        # The numbers do not matter: nothing looks at them.
+        # The values are irrelevant: nothing reads them.
         out = [torch.zeros_like(groups[0][0]) for _ in range(count)]
         return self._define(out, w.call(function, *given), unpack=True)
 
     def body(self, results: Sequence[Tensor], label: str) -> list[str]:
-        """The statements that the results need."""
+        """Return the statements that the results need."""
         self.writer.begin()
         returned = [self.writer.value(t, t.dtype) for t in results]
         lines, steps = branched(
@@ -164,13 +165,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [*lines, f"return {_tuple(returned)}"]
 
 
-# As a method of the class statement it would be wrapped for torch.compile, whose import takes
-# seconds.
+# Assigned here, since torch.compile would wrap a method of the class statement, and importing it
+# takes seconds.
 _Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,assignment]
 
 
 def _apart(func: Any, args: Any, kwargs: Any) -> Any:
-    """What depends on no number of the formula: what a table leaves out, the formula does not."""
+    """Run an operation that does not depend on the inputs; its table lookups are not recorded."""
     token = left_out.set(None)
     try:
         return func(*args, **kwargs)
@@ -188,14 +189,14 @@ def _in_place(func: Any) -> bool:
 
 
 class Formula(NamedTuple):
-    """What a program does to one element.
+    """A program's effect on one element.
 
     Args:
         function: the algorithm.
-        tables: the names of those that it reads.
-        partial: whether it has one result more, 1 for an element that needs a step which it lacks
-            (`working.rare`), and else 0.
-        results: how many others it has.
+        tables: the names of the tables that it reads.
+        partial: whether it has an additional result, 1 for an element that needs a skipped step
+            (`working.rare`), else 0.
+        results: how many other results it has.
     """
 
     function: FunctionType
@@ -214,23 +215,23 @@ def formula(
     held: Format | None = None,
     count: int = 0,
 ) -> Formula:
-    """The algorithm of a function on expansions.
+    """Return the algorithm of a function on expansions.
 
     Its parameters are the arguments, tuples of components, and after them the tables; `narrow`
     rounds to the format.
 
     Args:
         name: of the function.
-        compute: what computes it: arguments, format and number of components of the result.
+        compute: the program: arguments, format and number of components of the result.
         arguments: their names.
         fmt: the format of the components.
-        terms: how many each argument has.
-        register: in which it computes, float64 or float32.
-        held: the format of the arguments, where it is another one.
-        count: the number of components that the program is given, if it is not the most of terms.
+        terms: how many components each argument has.
+        register: the format of the computation, float64 or float32.
+        held: the format of the arguments, if it differs.
+        count: the number of components passed to the program, by default the maximum of `terms`.
 
     Raises:
-        UnrecordableError: for a program that is no formula.
+        UnrecordableError: for a program that is not a formula.
     """
     groups = [[f"{a}{k}" for k in range(n)] for a, n in zip(arguments, terms, strict=True)]
     named = {

@@ -1,7 +1,7 @@
-"""How large the errors of the elementary functions can be: `docs/numerics.md` has the same table.
+"""Error bounds of the elementary functions: `docs/numerics.md` has the same table.
 
-A bound is composed of those of the steps (`mcf.elementary.error_bounds`), the last of which is the
-rounding to components. Beside it stands the worst that a search has found, which is no bound.
+A bound is composed of those of the steps (`mcf.elementary.error_bounds`); the last step is the
+rounding to components. The table also lists the worst error found by search, which is not a bound.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DERIVED: dict[str, Callable[[Steps], float]] = {
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
 
-# The worst of all that hill climbing found (`python -m tests.helpers.search`), in units of
-# u^4, for four components of float64.
+# The worst errors found by hill climbing (`python -m tests.helpers.search`), in units of u^4, for
+# four components of float64.
 WORST_OF_FOUR: dict[str, float] = {
     "exp": 0.5,
     "expm1": 0.98,
@@ -68,7 +68,7 @@ WORST_OF_FOUR: dict[str, float] = {
 
 @functools.cache
 def working(function: str, terms: int, fmt: Format = FP64) -> tuple[float, bool]:
-    """The error of the computation with so many components, and whether it is proved."""
+    """Return the error of the computation in `terms` components, and whether it is proved."""
     steps = Steps(terms, fmt)
     return {**DERIVED, "few_products": errors.few_products}[function](steps) * slack(
         fmt
@@ -76,19 +76,19 @@ def working(function: str, terms: int, fmt: Format = FP64) -> tuple[float, bool]
 
 
 def slack(fmt: Format) -> float:
-    """What errors of second order cost: some u of the computation's format, relative to others."""
+    """Return the factor for second-order errors: about u of the computation's format."""
     return SLACK if fmt is FP64 else 1 + 2.0**-16
 
 
 @functools.cache
 def derived(function: str, fmt: Format, terms: int, register: Format = FP64) -> tuple[float, bool]:
-    """The bound, in units of u**terms relative to the exact result, and whether it is proved.
+    """Return the bound in units of u**terms relative to the exact result, and whether it is proved.
 
-    The error of the computation and that of the rounding to components: of float64, and of float32
-    in float32 registers, by `renormalize`, of others each to nearest, which is
-    2**(1 - terms) u**terms in all. It is proved where the bounds of all steps are. Where the
-    smallest subnormal number is not small beside that, half of it comes on top, with a margin of
-    2**-6, and in float32 registers `UNDERFLOW`.
+    It is the error of the computation plus that of the rounding to components. For float64, and for
+    float32 in float32 registers, `renormalize` rounds; other formats round each component to
+    nearest, 2**(1 - terms) u**terms in all. The bound is proved if those of all steps are. If the
+    smallest subnormal number is not negligible, half of it is added, with a margin of 2**-6, and in
+    float32 registers `UNDERFLOW`.
 
     Raises:
         KeyError: for a function without a bound.
@@ -107,18 +107,18 @@ def derived(function: str, fmt: Format, terms: int, register: Format = FP64) -> 
 
 
 def bound(function: str, fmt: Format, terms: int, register: Format = FP64) -> float:
-    """The first of `derived`."""
+    """Return the bound of `derived`."""
     return derived(function, fmt, terms, register)[0]
 
 
-# What underflow on the way may cost in float32 components, in units of the smallest subnormal
-# number: a product of four components loses 12 of them, a quotient 40 by a number of 1 or more, and
-# no function has more than some six of these that count.
+# Underflow error in float32 components, in units of the smallest subnormal number: a product of
+# four components loses 12, a quotient by a number of at least 1 loses 40, and no function has more
+# than about six that matter.
 UNDERFLOW = 128
 
 
 def markdown() -> str:
-    """The table as `docs/numerics.md` shows it."""
+    """Return the table in Markdown, as shown in `docs/numerics.md`."""
     lines = ["| function | fp64 x 3, u^3 | fp64 x 4, u^4 | worst found, u^4 | fp32 x 4, u^4 |"]
     lines.append("|---" * 5 + "|")
     for name, worst in WORST_OF_FOUR.items():

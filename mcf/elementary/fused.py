@@ -1,6 +1,6 @@
-"""The kernels of elementary functions: their formulas, on the executors that make kernels.
+"""Kernels of elementary functions, compiled from their formulas.
 
-The program of a function over tensors is what the torch executor runs; the others run its formula
+The torch executor runs the program of a function over tensors. The others run its formula
 (`mcf.elementary.formula_recording`), with the same bits, as one kernel.
 """
 
@@ -22,7 +22,7 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.register_choice import registers_for
 
-# What computes a function: arguments in the format, the format, how many components to return.
+# A function of the arguments, their format and the number of components to return.
 Compute = Callable[[tuple[Components, ...], Format, int], Components]
 
 
@@ -38,7 +38,7 @@ PROGRAMS: dict[str, Program] = {}
 
 
 class Formula(NamedTuple):
-    """An elementary function, where it is one kernel."""
+    """An elementary function that can run as one kernel."""
 
     name: str
 
@@ -58,12 +58,12 @@ FUNCTIONS = frozenset(
     ).split()
 )
 
-# Those of complex numbers, from two parts to two; each is `complex_<name>`.
+# Functions of complex numbers, from two parts to two; each is called `complex_<name>`.
 COMPLEX = frozenset(
     "acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 sin sinh sqrt tan "
     "tanh".split()
 )
-# Those of an order, derivatives, and what is another way for usual numbers.
+# Prefixes of functions with an order, of derivatives, and of variants for finite numbers.
 _FAMILIES = (
     "power_",
     "polygamma_",
@@ -83,22 +83,22 @@ NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
 
 def is_rare(out_rare):  # type: ignore[no-untyped-def]
-    """Whether an element needs what its formula lacks."""
+    """Return whether an element needs a step that its formula lacks."""
     return (out_rare > ZERO,)
 
 
 def stored(fmt: Format) -> Format:
-    """The format of the tensors that a kernel reads and writes.
+    """Return the format of the tensors that a kernel reads and writes.
 
-    Numbers of 16 bits come as float32, since no executor keeps them in float64 registers; in
-    float32 registers too, where only what rounds to them differs.
+    16-bit numbers are passed as float32: no executor loads them into float64 registers. In float32
+    registers too, so that kernels differ only in the final rounding.
     """
     return FP32 if fmt in (BF16, FP16) else fmt
 
 
 @functools.cache
 def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elementwise:
-    """The kernel of a function on expansions of these numbers of components.
+    """Return the kernel of a function on expansions of these numbers of components.
 
     Its fields are the components of the result, those of the arguments, and tables, whose numbers
     have the format of the registers.
@@ -117,15 +117,15 @@ def declared(
     fmt: Format,
     register: Format,
 ) -> Elementwise:
-    """The kernel of a formula.
+    """Return the kernel of a formula.
 
     Args:
         found: the formula.
         arguments: how many components each has.
-        given: the format of the tensors that they are.
-        held: the format of those that take the results.
-        fmt: to which `narrow` rounds in float32 registers; in float64 ones it is `held`.
-        register: in which it computes.
+        given: the format of the argument tensors.
+        held: the format of the result tensors.
+        fmt: the format to which `narrow` rounds in float32 registers; in float64 ones it is `held`.
+        register: the format of the registers.
     """
     results = tuple(f"r{k}" for k in range(found.results))
     groups = tuple((a, tuple(f"{a}{k}" for k in range(n))) for a, n in arguments.items())
@@ -151,16 +151,16 @@ def declared(
 
 
 def is_known(name: str) -> bool:
-    """Whether a function runs as one kernel."""
+    """Return whether a function runs as one kernel."""
     return name in _FUSED or name.startswith(_FAMILIES)
 
 
 def kernel_for(
     name: str, fmt: Format, terms: Sequence[int], device: torch.device
 ) -> tuple[Elementwise, list[Tensor]] | None:
-    """The kernel of a function on a device and the tables that it reads, its last fields.
+    """Return the kernel of a function on a device, and its tables, which are its last fields.
 
-    In the registers that are chosen for the format there.
+    It uses the registers that are chosen for the format on the device.
     """
     if not is_known(name) or registry.executor_for(device) == "torch":
         return None
@@ -175,8 +175,8 @@ def run(
 ) -> bool:
     """Compute a function on components in one kernel.
 
-    False where there is none, or where some element needs a step that it lacks: then what `out`
-    holds is of no use.
+    Return False if there is no kernel, or if an element needs a step that it lacks: then the
+    contents of `out` are not usable.
     """
     found = kernel_for(name, fmt, terms, given[0].device)
     if found is None:

@@ -1,8 +1,8 @@
 """lgamma, digamma and trigamma: Taylor series at nodes up to 64, Stirling's beyond, reflection.
 
-Below 1/2 by Gamma(1 + x) = x Gamma(x), negative numbers by Gamma(x) Gamma(-x) = -pi/(x sin(pi x))
-and its logarithmic derivatives (NIST's Digital Library of Mathematical Functions, 5.5 and 5.11,
-https://dlmf.nist.gov/5).
+Below 1/2 they use Gamma(1 + x) = x Gamma(x), for negative numbers Gamma(x) Gamma(-x) =
+-pi/(x sin(pi x)) and its logarithmic derivatives (NIST's Digital Library of Mathematical Functions,
+5.5 and 5.11, https://dlmf.nist.gov/5).
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _BITS = 12.0
 
 
 def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
-    """Degree of the tables' series that `terms` components need, of coefficients as much larger."""
+    """Return the degree of a table's series for `terms` components and `spare` more bits."""
     return min(degrees - 1, int((working().format.p * terms + 8 + spare) / FALL) + 2)
 
 
 def components_needed(terms: int, k: int, spare: float = 0.0) -> int:
-    """Components in which the coefficient of degree k is added."""
+    """Return the components in which the coefficient of degree k is added."""
     p = working().format.p
     return min(terms, max(1, -int(-(p * terms + 8 + spare - k * FALL) // p)))
 
@@ -69,9 +69,9 @@ def taylor(
     spare: float = 0.0,
     steep: int = 0,
 ) -> Components:
-    """A series at the nearest of 32 nodes to an octave, for an expansion z.
+    """Evaluate a table's series at the nearest of 32 nodes per octave, for an expansion z.
 
-    Of `gamma_tables`, for 1/2 <= z < 64, or of a table from 2**first on.
+    The tables are those of `gamma_tables`, for 1/2 <= z < 64, or others that start at 2**first.
     """
     octave = exponent(z[0]).clamp(first, first + octaves - 1)
     start = power(octave)
@@ -92,7 +92,7 @@ def taylor(
 
 
 def stirling(k: int, j: int) -> Fraction:
-    """Of i^(2j) in Stirling's series, i = 1/z, divided by the first.
+    """Return the coefficient of i^(2j) in Stirling's series, i = 1/z, divided by the first.
 
     k = 0: log Gamma from i/12 on; 1: digamma from -i^2/12 on; 2: trigamma from i^3/6 on.
     """
@@ -102,7 +102,7 @@ def stirling(k: int, j: int) -> Fraction:
 
 
 def _log(a: Components, terms: int, shift: Tensor | None = None) -> Components:
-    """log of a > 0 times 2**shift."""
+    """Return log of a > 0 times 2**shift."""
     lift = torch.where(a[0] < working().low, working().lift, 0)
     a = scale_all(a, lift)
     value, k = logarithm.log(a, a[0], terms, 0, -lift if shift is None else shift - lift)
@@ -110,37 +110,38 @@ def _log(a: Components, terms: int, shift: Tensor | None = None) -> Components:
 
 
 def _inverse(z: Components, terms: int) -> Components:
-    """1/z, and 0 where that is nothing beside 1."""
+    """Return 1/z, or 0 where it vanishes next to 1."""
     near = z[0] < working().vast
     one = head((torch.ones_like(z[0]),), terms)
     return sanitized(ex.div(one, sanitized(z, near)), near, 0.0)
 
 
 def _tail(k: int, square: Components) -> Components:
-    """Stirling's series divided by its first term, of 1/z^2."""
-    # It is added to what is some 8 bits larger, at least.
+    """Return Stirling's series divided by its first term, from 1/z^2."""
+    # The series is added to a number at least 8 bits larger.
     return series.polynomial(square, _BITS, functools.partial(stirling, k), 8.0)
 
 
 def _part(divisor: int, x: Components) -> Components:
-    """X / divisor."""
+    """Return x / divisor."""
     return ex.mul(x, constant(Fraction(1, divisor), len(x), x[0].device))
 
 
 @function("x")
 def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The logarithm of |Gamma(x)|; infinite at 0, at negative whole numbers and at infinities.
+    """Return log |Gamma(x)|; infinite at 0, negative whole numbers and infinities.
 
-    Of positive x relative to the result, also near its zeros 1 and 2. Below -1/2 it is
-    -log|sin(pi x) / pi| - log|x| - lgamma(|x|), and the error relative to the sum of the magnitudes
-    of these: near its zeros there the result has the bits that the cancellation leaves.
+    For positive x the error is relative to the result, also near the zeros 1 and 2. Below -1/2 the
+    result is -log|sin(pi x) / pi| - log|x| - lgamma(|x|), and the error is relative to the sum of
+    the magnitudes of these: near zeros there the result has the bits that remain after
+    cancellation.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     at = argument_of(y, w, reflected=False)
     one = torch.ones_like(y[0])
     size = signed(at.x, sign_of(at.down))
-    # Stirling: scaled, lest the product is no number where the result is one.
+    # Stirling's series, scaled so that the product does not overflow if the result is finite.
     k = torch.where(size[0] > working().many, working().fewer, 0)
     log_x = _log(size, w)
     far = sanitized(at.z, at.far, FAR)
@@ -153,7 +154,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     scale = scale_all((one,), -k)[0]
     factor = collected((*scale_all(sanitized(size, at.far, FAR), -k), -0.5 * scale), w)
     beyond = ex.add(ex.mul(factor, ex.add(log_x, -one)), small)
-    # The series of z - 1 and z - 2, exactly.
+    # Multiply the series by z - 1 and z - 2, which are exact.
     near = sanitized(at.z, ~at.far)
     value = taylor("lgamma_series", near, w)
     zero = torch.zeros_like(one)
@@ -163,7 +164,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     value = ex.mul(value, ex.mul(collected(first, w), collected(second, w)))
     value = select(at.far, beyond, value)
     value = select(at.low, ex.add(value, minus(log_x)), value)
-    # log(sin(pi r) / pi), of a tiny r log r.
+    # log(sin(pi r) / pi); for a tiny r it is log r.
     f = beside_whole(at.x, w)
     inverse_pi = constant(1 / fixed.to_fraction(fixed.pi()), w, one.device)
     chord = select(f.tiny, head(f.r, w), ex.mul(f.sine, inverse_pi))
@@ -179,7 +180,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 
 def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of pi / tan(pi r)."""
+    """Return components and an exponent of pi / tan(pi r)."""
     one = head((torch.ones_like(f.sign),), terms)
     below = select(f.tiny, head(f.r, terms), f.sine)
     above = select(f.tiny, one, ex.mul(f.cosine, pi(terms, f.sign)))
@@ -188,11 +189,12 @@ def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
 
 @function("x")
 def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The derivative of log Gamma(x); infinite at zeros, with the other sign, nan at their like.
+    """Return the derivative of log Gamma(x); infinite at zeros, with the opposite sign.
 
-    Nan at negative whole numbers and -inf. Of positive x relative to the result, also near its
-    zero at 1.4616. Below zero it is digamma(1 - x) - pi / tan(pi x), and the error relative to the
-    sum of the magnitudes of both: near zeros the result has the bits that the cancellation leaves.
+    It is NaN at negative whole numbers and -inf. For positive x the error is relative to the
+    result, also near its zero at 1.4616. Below zero the result is digamma(1 - x) - pi / tan(pi x),
+    and the error is relative to the sum of both magnitudes: near zeros the result has the bits that
+    remain after cancellation.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -211,7 +213,7 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     lead = torch.where(at.low | at.down, one, 0.0)
     value = ex.mul(value, collected((*sanitized(size, ~at.far), lead, *parts), w))
     value = select(at.far, beyond, value)
-    # Between 0 and 1/2 less 1/x, whose period is another.
+    # Between 0 and 1/2 subtract 1/x, by recurrence.
     f = beside_whole(at.x, w)
     low = at.low & ~at.down
     cot, k = _cotangent(f, w)
@@ -230,15 +232,15 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The second derivative of log Gamma(x); infinite at 0 and at negative whole numbers.
+    """Return the second derivative of log Gamma(x); infinite at 0 and negative whole numbers.
 
-    Relative to the result everywhere. Below zero it is (pi / sin(pi x))^2 - trigamma(1 - x).
+    The error is relative to the result. Below zero it is (pi / sin(pi x))^2 - trigamma(1 - x).
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     at = argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
-    # 1/z (1 + 1/(2 z) + 1/(6 z^2) - ...), of the mantissa of z and its exponent.
+    # 1/z (1 + 1/(2 z) + 1/(6 z^2) - ...), from the mantissa of z and its exponent.
     far = head(sanitized(at.z, at.far, FAR), w)
     inverse = _inverse(far, w)
     square = ex.mul(inverse, inverse)
@@ -256,12 +258,12 @@ def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     below = select(low, sanitized(scale_all(head(size, w), k), low), below)
     above = select(low, head((one,), w), above)
     shifted, tiny = low | at.down, (low | at.down) & f.tiny
-    # The square of a lifted number may be none.
+    # The square of a lifted number may overflow.
     part, m = mantissa(sanitized(below, tiny))
     quotient = ex.div(above, select(tiny, part, below))
     step = ex.mul(quotient, quotient)
     most = -working().bottom
-    # trigamma(1 - x) is scaled as it is; beside a large step it may be nothing.
+    # trigamma(1 - x) keeps its scale; next to a large step it may vanish.
     flat = scale_all(value, torch.where(at.far & ~tiny, -e, 0).clamp(min=-900))
     plain = sanitized(step, ~tiny)
     joined = ex.add(select(low, flat, minus(flat)), plain)

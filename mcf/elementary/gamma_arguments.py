@@ -1,4 +1,4 @@
-"""Where arguments of the gamma functions are, and what is left of them beside whole numbers."""
+"""Classify arguments of the gamma functions, and reduce them by whole numbers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from mcf.elementary.working import (
     signed,
 )
 
-# From here on Stirling's series serves.
+# From here on Stirling's series is used.
 FAR = 64.0
 
 
 class Argument(NamedTuple):
-    """An argument and where it is.
+    """An argument and its range.
 
     Attributes:
         x: the argument, or 1 where it needs no computation.
-        good: where it needs some.
-        down: below zero.
+        good: where it needs computation.
+        down: where it is below zero.
         low: where |x| < 1/2.
-        far: where what the series are taken of is 64 or more.
-        z: floats, the sum of which the series are taken of.
+        far: where z is at least 64.
+        z: floats whose sum is the argument of the series.
     """
 
     x: Components
@@ -47,7 +47,7 @@ class Argument(NamedTuple):
 
 
 def argument_of(y: Components, terms: int, *, reflected: bool) -> Argument:
-    """Where it is reflected, z is 1 - x below zero; else |x| and, where |x| < 1/2, 1 + x."""
+    """Classify: reflected, z is 1 - x below zero; else |x|, and 1 + x where |x| < 1/2."""
     good = (y[0] != 0) & y[0].isfinite()
     y = sanitized(y, good)
     down = y[0] < 0
@@ -61,15 +61,15 @@ def argument_of(y: Components, terms: int, *, reflected: bool) -> Argument:
 
 
 class Beside(NamedTuple):
-    """What is left of x beside the nearest whole number, r, as an angle.
+    """The difference r of x and the nearest whole number, as an angle.
 
     Attributes:
         r: components, times 2**angle_lift where tiny.
         sign: of r.
-        tiny: where |r| is its own sine.
+        tiny: where r equals its sine.
         whole: where r = 0.
-        sine: of |pi r|, of no use where tiny.
-        cosine: the same.
+        sine: sin |pi r|, not usable where tiny.
+        cosine: cos |pi r|, not usable where tiny.
     """
 
     r: Components
@@ -81,7 +81,7 @@ class Beside(NamedTuple):
 
 
 def beside_whole(x: Components, terms: int) -> Beside:
-    """What is left of x, exactly but for the rounding of a sum."""
+    """Return the remainder of x, exact up to one rounding."""
     parts = tuple(c - c.round() for c in x)
     nearest = collected(parts, 1)[0].round()
     r = collected((*parts, -nearest), terms)
@@ -89,7 +89,7 @@ def beside_whole(x: Components, terms: int) -> Beside:
     r = sanitized(r, ~whole, 0.25)
     sign = sign_of(r[0] < 0)
     r = signed(r, sign)
-    # Where the parts of an angle may be no numbers.
+    # Where the low components of an angle might underflow.
     tiny = r[0] < working().tiny
     safe = sanitized(r, ~tiny, 0.25)
     half = torch.full_like(r[0], 0.5)
@@ -103,5 +103,5 @@ def beside_whole(x: Components, terms: int) -> Beside:
 
 
 def pi(terms: int, like: Tensor) -> Components:
-    """The number pi where a tensor is."""
+    """Return the number pi on the device of a tensor."""
     return constant(fixed.to_fraction(fixed.pi()), terms, like.device)

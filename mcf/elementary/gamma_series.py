@@ -6,7 +6,7 @@ Derivatives of log Gamma are Hurwitz zeta functions: with s = c + i for 0 <= i <
                                    + sum_j B_2j/(2j)! (k)(k+1)...(k+2j-2) a^(1-k-2j)
 
 for k >= 2 (Euler and Maclaurin; NIST's Digital Library of Mathematical Functions, 25.11.28), and
-Stirling's series for k = 0 and 1 (5.11.1, 5.11.2). What the series leave out is below exp(-2 pi a).
+Stirling's series for k = 0 and 1 (5.11.1, 5.11.2). The truncation error is below exp(-2 pi a).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcf.elementary import fixed
 
 @functools.cache
 def bernoulli(count: int) -> tuple[Fraction, ...]:
-    """B_2, B_4, ..., B_(2 count), by the tangent numbers (Brent and Harvey 2013, algorithm 1)."""
+    """Return B_2, ..., B_(2 count), by tangent numbers (Brent and Harvey 2013, algorithm 1)."""
     t = [0] + [math.factorial(k - 1) for k in range(1, count + 1)]
     for k in range(2, count + 1):
         for j in range(k, count + 1):
@@ -31,7 +31,7 @@ def bernoulli(count: int) -> tuple[Fraction, ...]:
 
 
 def log(x: Fraction) -> int:
-    """Logarithm of any positive rational."""
+    """Return the logarithm of any positive rational."""
     e = x.numerator.bit_length() - x.denominator.bit_length()
     m = x / Fraction(2) ** e
     if m > Fraction(4, 3):
@@ -41,15 +41,15 @@ def log(x: Fraction) -> int:
 
 @functools.cache
 def log_two_pi() -> int:
-    """Of 2 pi."""
+    """Return log(2 pi)."""
     return log(fixed.to_fraction(2 * fixed.pi()))
 
 
 class Series:
-    """Coefficients as integers of units 2**-bits.
+    """Taylor coefficients as integers in units of 2**-bits.
 
     Args:
-        bits: of which the last dozen may be wrong.
+        bits: fractional bits, of which the last dozen may be wrong.
     """
 
     def __init__(self, bits: int) -> None:
@@ -63,7 +63,7 @@ class Series:
         return x >> (fixed.BITS - self.bits)
 
     def _weights(self, k: int) -> list[int]:
-        """What stands before a^(1-2j), j = 1, 2, ..."""
+        """Return the factors of a^(1-2j), j = 1, 2, ..."""
         if k not in self._of:
             numbers = bernoulli(self._terms)
             if k == 0:
@@ -81,7 +81,7 @@ class Series:
         return self._of[k]
 
     def _tail(self, k: int, a: Fraction) -> int:
-        """Sum of weights times a^(1-2j)."""
+        """Return the sum of weights times a^(1-2j)."""
         p, q = (a * a).as_integer_ratio()
         total = 0
         for w in reversed(self._weights(k)):
@@ -89,7 +89,7 @@ class Series:
         return total * a.denominator // a.numerator
 
     def log_gamma(self, c: Fraction, unit: Fraction, count: int) -> list[int]:
-        """Taylor coefficients of log Gamma(c + unit v) in v."""
+        """Return Taylor coefficients of log Gamma(c + unit v) in v."""
         one = 1 << self.bits
         steps = max(0, self._far - int(c))
         a = c + steps
@@ -114,7 +114,7 @@ class Series:
 
 
 def quotient(series: list[int], at: int, unit: Fraction, bits: int) -> list[int]:
-    """The series divided by at + unit v, of which `at` is an integer of units 2**-bits, too."""
+    """Divide a series by at + unit v, where `at` is an integer in units of 2**-bits, too."""
     out: list[int] = []
     step = int(unit * (1 << bits))
     for s in series:
@@ -124,10 +124,10 @@ def quotient(series: list[int], at: int, unit: Fraction, bits: int) -> list[int]
 
 
 def quotient_about(series: list[int], at: int, unit: Fraction, bits: int) -> list[int]:
-    """The same for |at| <= unit, of a series that is 0 where the divisor is.
+    """Divide a series by at + unit v, |at| <= unit, if it vanishes where the divisor does.
 
-    From the last coefficient on, beyond which there is nothing, since from the first on errors grow
-    by unit / at a degree; the last few are of no use.
+    It proceeds from the last coefficient, after which zeros are assumed, since in the other
+    direction errors grow by unit / at per degree; the last few coefficients are not usable.
     """
     out = [0]
     step = int(unit * (1 << bits))
@@ -138,7 +138,7 @@ def quotient_about(series: list[int], at: int, unit: Fraction, bits: int) -> lis
 
 @functools.cache
 def digamma_zero() -> Fraction:
-    """The positive zero of digamma, to some 600 bits, by Newton's steps."""
+    """Return the positive zero of digamma, to about 600 bits, by Newton's method."""
     series = Series(704)
     x = Fraction(1.4616321449683623)
     for _ in range(4):

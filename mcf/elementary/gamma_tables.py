@@ -1,7 +1,7 @@
-"""Taylor series of the gamma functions at 224 nodes, and what they are divided by.
+"""Taylor series of the gamma functions at 224 nodes, and their divisors.
 
-All series converge as far as to the pole at 0: with 32 nodes to an octave coefficients fall by 6
-bits a degree.
+All series converge up to the pole at 0: with 32 nodes per octave coefficients fall by 6 bits per
+degree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from mcf.elementary import gamma_series
 from mcf.elementary.tables import _rows, _table
 
-# 32 nodes to each of [1/2, 1), [1, 2), ..., [32, 64).
+# 32 nodes in each of [1/2, 1), [1, 2), ..., [32, 64).
 STEPS = 32
 OCTAVES = 7
 FIRST = -1
@@ -23,7 +23,7 @@ _BITS = 400
 
 
 def nodes() -> list[tuple[Fraction, Fraction]]:
-    """(node, half of its interval's width), ascending."""
+    """Return (node, half-width of its interval), ascending."""
     found = []
     for octave in range(FIRST, FIRST + OCTAVES):
         half = Fraction(2) ** octave / (2 * STEPS)
@@ -33,7 +33,7 @@ def nodes() -> list[tuple[Fraction, Fraction]]:
 
 @functools.cache
 def _series() -> list[list[int]]:
-    """Coefficients of log Gamma at each node, in v = (x - node) / half."""
+    """Return coefficients of log Gamma at each node, in v = (x - node) / half."""
     series = gamma_series.Series(_BITS)
     return [series.log_gamma(c, half, DEGREES + 2) for c, half in nodes()]
 
@@ -48,7 +48,7 @@ def _units(x: Fraction) -> int:
 
 @_table
 def lgamma_series() -> Tensor:
-    """Of log Gamma(x) / ((x - 1) (x - 2)), which has no zero."""
+    """Return coefficients of log Gamma(x) / ((x - 1) (x - 2)), which has no zero."""
     rows = []
     for series, (c, half) in zip(_series(), nodes(), strict=True):
         rows.append(series)
@@ -59,7 +59,7 @@ def lgamma_series() -> Tensor:
 
 @_table
 def digamma_series() -> Tensor:
-    """Of digamma(x) / (x - x0), x0 its positive zero."""
+    """Return coefficients of digamma(x) / (x - x0), with x0 its positive zero."""
     rows = []
     for series, (c, half) in zip(_series(), nodes(), strict=True):
         slope = [int(k * s / half) for k, s in enumerate(series)][1:]
@@ -70,7 +70,7 @@ def digamma_series() -> Tensor:
 
 @_table
 def trigamma_series() -> Tensor:
-    """Of trigamma(x)."""
+    """Return coefficients of trigamma(x)."""
     rows = []
     for series, (_, half) in zip(_series(), nodes(), strict=True):
         rows.append([int(k * (k - 1) * s / half**2) for k, s in enumerate(series)][2:])
@@ -79,6 +79,6 @@ def trigamma_series() -> Tensor:
 
 @_table
 def digamma_zero() -> Tensor:
-    """The positive zero of digamma as 8 floats."""
+    """Return the positive zero of digamma as 8 floats."""
     zero = gamma_series.digamma_zero()
     return _rows([zero.as_integer_ratio()], 8)[:, 0]

@@ -34,7 +34,7 @@ Arguments = tuple[Components, ...]
 
 
 def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]:
-    """|x| where at most the limit and not zero, elsewhere 1; its sign; where it is |x|."""
+    """Return |x| (1 where zero or above the limit), its sign, and where |x| is in range."""
     sign = sign_of(torch.signbit(x[0]))
     a = signed(x, sign)
     good = (a[0] <= limit) & (a[0] > 0)
@@ -43,7 +43,7 @@ def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]
 
 @function("x")
 def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Hyperbolic sine.
+    """Return the hyperbolic sine.
 
     (exp(x) - exp(-x)) / 2 = (E + E/(E + 1)) / 2 with E = exp(|x|) - 1.
     """
@@ -64,10 +64,7 @@ def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Hyperbolic cosine.
-
-    (exp(x) + exp(-x)) / 2.
-    """
+    """Return the hyperbolic cosine, (exp(x) + exp(-x)) / 2."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, _, good = _magnitude(y, working().exp_limit)
@@ -82,10 +79,7 @@ def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Hyperbolic tangent.
-
-    E/(E + 2) with E = exp(2|x|) - 1.
-    """
+    """Return the hyperbolic tangent, E/(E + 2) with E = exp(2|x|) - 1."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, working().far)
@@ -100,9 +94,9 @@ def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def sigmoid(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """1 / (1 + e**-x), accurate in both tails.
+    """Return 1 / (1 + exp(-x)), accurate in both tails.
 
-    1 / (1 + exp(-x)), for x < 0 as exp(x) / (1 + exp(x)).
+    For x < 0 it is computed as exp(x) / (1 + exp(x)).
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -115,7 +109,7 @@ def sigmoid(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 
 def logistic(y: Components, working: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of 1 / (1 + exp(-y)) for |y| <= 1100."""
+    """Return components and an exponent of 1 / (1 + exp(-y)) for |y| <= 1100."""
     down = y[0] < 0
     t, e = exponential.exp(signed(y, -sign_of(down)), working)
     one = torch.ones_like(y[0])
@@ -132,7 +126,7 @@ def _log1p(z: Components, working: int) -> tuple[Components, Tensor]:
 
 @function("x")
 def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Inverse hyperbolic sine.
+    """Return the inverse hyperbolic sine.
 
     log(|x| + sqrt(x^2 + 1)) = log(1 + |x| + x^2/(1 + sqrt(x^2 + 1))).
     """
@@ -154,9 +148,9 @@ def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Inverse hyperbolic cosine; nan for x < 1.
+    """Return the inverse hyperbolic cosine; NaN for x < 1.
 
-    log(1 + t + sqrt(t (2 + t))) with t = x - 1; nan for x < 1.
+    log(1 + t + sqrt(t (2 + t))) with t = x - 1.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -166,7 +160,7 @@ def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = finite & (t[0] > 0)
     huge = good & (y[0] > working().huge)
     t = sanitized(t, good & ~huge)
-    # The product is about 2 t where t is so small that the root scales it.
+    # The product is about 2 t where t is so small that it has to be scaled for the root.
     lift = torch.where(t[0] < working().small, working().raised, 0)
     product = ex.mul(scale_all(t, lift), ex.add(t, torch.full_like(one, 2.0)))
     side = scale_all(root(product), -(lift >> 1))
@@ -180,9 +174,9 @@ def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Inverse hyperbolic tangent; infinite at 1 and -1, nan beyond.
+    """Return the inverse hyperbolic tangent; infinite at 1 and -1, NaN beyond.
 
-    log(1 + 2x/(1 - x)) / 2; infinite at 1, nan beyond.
+    log(1 + 2x/(1 - x)) / 2.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -195,7 +189,7 @@ def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     a, rest = sanitized(a, safe, 0.5), sanitized(rest, safe, 0.5)
     below, e = mantissa(rest)
     quotient = ex.div(head(a, w), below)
-    # 2 a / below * 2**-e, beside which 1 is nothing for large -e.
+    # 2 a / below * 2**-e; next to it 1 vanishes for large -e.
     far = e < -working().apart
     z = scale_all(quotient, torch.where(far, 1, 1 - e))
     unit = (~far).to(a[0].dtype)

@@ -1,4 +1,4 @@
-"""floor, ceil, round, trunc: exact, but for the rounding to a result."""
+"""floor, ceil, round, trunc: exact except for the rounding to the result's format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Arguments = tuple[Components, ...]
 
 
 def _floor(y: Components) -> Components:
-    """Largest integer at most y: the floor of the first component that is not whole.
+    """Return the largest integer at most y: the floor of the first component that is not whole.
 
-    A component that is not whole is at least two halves of the next from any integer, so what
-    follows it does not matter; after whole ones the next is rounded.
+    A component that is not whole is at least two halves of the next from any integer, so later
+    components do not matter; after whole ones the next is rounded.
     """
     whole = torch.ones_like(y[0], dtype=torch.bool)
     out = []
@@ -29,7 +29,7 @@ def _floor(y: Components) -> Components:
 
 
 def _finish(x: Components, result: Components, fmt: Format, terms: int) -> Components:
-    """In the format; zeros take the argument's sign, and what is not finite is returned."""
+    """Round to the format; zeros take the argument's sign, and infinities and NaN are kept."""
     out = leave(result, fmt, terms)
     out = (torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0]), *out[1:])
     return special(~x[0].isfinite(), x[0], out)
@@ -45,30 +45,21 @@ def _minus(y: Components) -> Components:
 
 @function("x")
 def floor(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Largest integer at most x. Exact.
-
-    Largest integer at most x.
-    """
+    """Return the largest integer at most x, exactly."""
     (x,) = arguments
     return _finish(x, _floor(_prepared(x, fmt)), fmt, terms)
 
 
 @function("x")
 def ceil(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Smallest integer at least x. Exact.
-
-    Smallest integer at least x.
-    """
+    """Return the smallest integer at least x, exactly."""
     (x,) = arguments
     return _finish(x, _minus(_floor(_minus(_prepared(x, fmt)))), fmt, terms)
 
 
 @function("x")
 def trunc(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Integer nearest to x among those not beyond it. Exact.
-
-    Integer nearest to x among those not beyond it.
-    """
+    """Return the integer part of x: the nearest integer towards zero, exactly."""
     (x,) = arguments
     y = _prepared(x, fmt)
     up = _minus(_floor(_minus(y)))
@@ -77,18 +68,18 @@ def trunc(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def round(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Integer nearest to x, the even one of two that are as near. Exact.
+    """Return the integer nearest to x, ties to even, exactly.
 
-    Integer nearest to x, the even one of two: floor(x + 1/2), less 1 if that is odd at a tie.
+    floor(x + 1/2), less 1 if that is odd at a tie.
     """
     (x,) = arguments
     return _finish(x, nearest_whole(_prepared(x, fmt)), fmt, terms)
 
 
 def nearest_whole(y: Components) -> Components:
-    """The integer nearest to a finite number, the even one of two."""
+    """Return the integer nearest to a finite number, ties to even."""
     low = _floor(y)
-    # y - floor(y) - 1/2, of which only the sign is wanted.
+    # y - floor(y) - 1/2, of which only the sign is needed.
     half = torch.full_like(y[0], -0.5)
     above = collected((*y, *_minus(low), half), 1)[0]
     odd = torch.zeros_like(above, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""erfinv and ndtri: Taylor series at nodes up to 1/2, beyond one step of high order from a float.
+"""erfinv and ndtri: Taylor series at nodes up to 1/2, beyond one high-order step from a float.
 
 With q = 1 - y and w(x) = exp(x^2) erfc(x), x0 near the result,
 
@@ -7,7 +7,7 @@ With q = 1 - y and w(x) = exp(x^2) erfc(x), x0 near the result,
 and erfinv(y) = x0 + d + P_2(x0) d^2/2! + P_3(x0) d^3/3! + ..., P_1 = 1, P_(n+1) = P_n' + 2 n x P_n
 (Carlitz, "The inverse of the error function", Pacific J. Math. 13, 1963,
 doi:10.2140/pjm.1963.13.459). x0 comes from Halley's iteration on log erfc(x) = log q with one
-component, whose operations are those of all executors.
+component, in operations that all executors share.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# Up to here the table serves: 32 intervals.
+# Up to NEAR the table is used: 32 intervals.
 NEAR = 0.5
 STEPS = 32
 DEGREES = 40
 _BITS = 448
-# Numerators of P_n(x) / n! and what they are divided by; of x for even n, times x.
+# Numerators and divisor of P_n(x) / n!, a polynomial in x^2; for even n times x.
 _INVERSE = {
     3: ((1, 4), 3),
     4: ((7, 12), 6),
@@ -63,9 +63,9 @@ _INVERSE = {
 
 @_table
 def erfinv_series() -> Tensor:
-    """Taylor coefficients of erfinv(y) / y at (j + 1/2) / 64, of (y - node) * 128.
+    """Return Taylor coefficients of erfinv(y) / y at (j + 1/2) / 64, in (y - node) * 128.
 
-    Continued from node to node, from x' = p, p' = 2 x p^2, p = sqrt(pi)/2 exp(x^2).
+    They are continued from node to node, from x' = p, p' = 2 x p^2, p = sqrt(pi)/2 exp(x^2).
     """
     one, unit = 1 << _BITS, Fraction(1, 128)
     half_root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
@@ -82,7 +82,7 @@ def erfinv_series() -> Tensor:
             node = Fraction(2 * j + 1, 128)
             found = quotient(xs[:DEGREES], int(node * one), unit, _BITS)
             rows += [(c, one) for c in found]
-        # From 0 the first node is one unit away, and from a node the next is two.
+        # The first node is one unit away from 0, and the nodes are two units apart.
         step = 1 if j < 0 else 2
         x = sum(c * step**k for k, c in enumerate(xs))
         slope = sum(c * step**k for k, c in enumerate(ps))
@@ -90,7 +90,7 @@ def erfinv_series() -> Tensor:
 
 
 def _taylor(a: Components, terms: int) -> Components:
-    """erfinv(a) / a for 0 <= a <= 1/2."""
+    """Return erfinv(a) / a for 0 <= a <= 1/2."""
     j = (a[0] * 64).floor().clamp(0, STEPS - 1)
     v = series.scaled(beside(a, (j + 0.5) * (1 / 64), terms), 128.0)
     row, degree = j.to(torch.int64) * DEGREES, degree_needed(terms)
@@ -103,14 +103,14 @@ def _taylor(a: Components, terms: int) -> Components:
 
 
 def start(q: Tensor, e: Tensor) -> Tensor:
-    """A float near the inverse of erfc at q * 2**e <= 1/2, 1 <= q < 2.
+    """Return a float near the inverse of erfc at q * 2**e <= 1/2, 1 <= q < 2.
 
     Halley's iteration for log erfc, whose derivative is -r = -2/(sqrt(pi) w), and r' = r (r - 2 x).
     """
     (log_q,), _ = logarithm.log((q,), q, 1, 0, e)
-    # Not `torch.sqrt`, which MKL does not round correctly.
+    # `torch.sqrt` is not used: MKL does not round it correctly.
     (root,) = ex.sqrt((-log_q,))
-    # Within .04 everywhere.
+    # The error is at most 0.04 everywhere.
     x = root - 0.4 / (1.0 + 0.17 * root)
     slope = 2.0 / math.sqrt(math.pi)
     for _ in range(2):
@@ -123,7 +123,7 @@ def start(q: Tensor, e: Tensor) -> Tensor:
 
 
 def _inverted(x: Tensor, d: Components) -> Components:
-    """Inverse of erf, x + d + P_2(x) d^2/2! + ..., for |x d| <= 2**-start_bits."""
+    """Return the inverse of erf, x + d + P_2(x) d^2/2! + ..., for |x d| <= 2**-start_bits."""
     terms, p, start_bits = len(d), working().format.p, working().start_bits
     wanted = p * terms + 8
 
@@ -155,7 +155,7 @@ def _inverted(x: Tensor, d: Components) -> Components:
 
 
 def _beyond(q: Components, terms: int) -> Components:
-    """The inverse of erfc at 0 < q <= 1/2."""
+    """Return the inverse of erfc at 0 < q <= 1/2."""
     m, e = mantissa(q)
     x = start(m[0], e)
     w = error._erfcx(head((x,), terms))
@@ -168,9 +168,9 @@ def _beyond(q: Components, terms: int) -> Components:
 
 @function("x")
 def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The number whose error function is x; infinite at 1 and -1, nan beyond.
+    """Return the inverse error function of x; infinite at 1 and -1, NaN beyond.
 
-    Accurate relative to the result, also for 1 - |x| as small as components hold.
+    The error is relative to the result, also for 1 - |x| as small as components hold.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -182,7 +182,7 @@ def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
     q = collected((one, *series.scaled(a, -1.0)), w)
     good, near = inside & (q[0] > 0), a[0] < NEAR
     v = sanitized(head(a, w), near, 0.25)
-    # Scaled, lest the last components of a tiny number are lost in the product.
+    # Scale first, since the product would lose the last components of a tiny number.
     lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
     inner = ex.mul(scale_all(v, lift), _taylor(v, w))
     outer = _beyond(sanitized(q, good & ~near, 0.25), w)
@@ -194,9 +194,9 @@ def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def ndtri(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The number at which the normal distribution function is x; infinite at 0 and 1, nan beyond.
+    """Return the quantile of the normal distribution; infinite at 0 and 1, NaN beyond.
 
-    sqrt(2) erfinv(2 x - 1), of which 2 x - 1 and 1 - x are exact sums: accurate relative to the
+    sqrt(2) erfinv(2 x - 1), where 2 x - 1 and 1 - x are exact sums: the error is relative to the
     result, also next to 1/2, and for x and 1 - x as small as components hold.
     """
     (x,) = arguments

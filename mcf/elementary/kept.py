@@ -1,7 +1,7 @@
-"""Tables in the cache of files that compiled loops are in, so that a machine makes each once.
+"""Cache tables in the cache of compiled loops, so that a machine computes each once.
 
-A table is made of integers of hundreds of bits, in up to two seconds. Its numbers depend on nothing
-but this package's text.
+A table is computed from integers of hundreds of bits, in up to two seconds. Its numbers depend only
+on this package's source.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import mcf.kernels
 from mcf.kernels.numba.cache import files, sealed
 
 _MAGIC = b"mcf table 1\n"
-# Little endian, as the bytes are kept.
+# The files are little endian.
 _TYPES = {"float64": np.dtype("<f8"), "int64": np.dtype("<i8")}
 
 
 def _files() -> str:
-    """The digest of the files that say what is in tables, "" where they cannot be read."""
+    """Return the digest of the files that determine the tables, "" if they cannot be read."""
     package, kernels = Path(__file__).parents[1], Path(mcf.kernels.__path__[0])
     found = hashlib.sha256(sys.version.encode())
     try:
@@ -42,7 +42,7 @@ _at_import = _files()
 
 
 def kept(name: str, make: Callable[[], Tensor]) -> Tensor:
-    """A table on the CPU, contiguous: from its file, or made now and kept there."""
+    """Return a contiguous table on the CPU, read from its file, or computed and stored now."""
     key = hashlib.sha256(f"{_at_import} {name}".encode()).hexdigest()
     content = files.read(key) if _at_import and files.root() is not None else None
     found = None if content is None else sealed.unpacked(_MAGIC, key, content)
@@ -52,7 +52,7 @@ def kept(name: str, make: Callable[[], Tensor]) -> Tensor:
         return torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="), copy=True))
     made = make().contiguous()
     kind = str(made.dtype).removeprefix("torch.")
-    # Files that were written over since they were imported say nothing about what is in memory.
+    # Files that were overwritten since import do not describe the code in memory.
     if _at_import and kind in _TYPES and files.root() is not None and _files() == _at_import:
         data = made.numpy().astype(_TYPES[kind]).tobytes()
         header = {"type": kind, "shape": list(made.shape)}

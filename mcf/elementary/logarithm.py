@@ -32,24 +32,24 @@ from mcf.elementary.working import (
     two_sum,
 )
 
-# (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
+# -log2 of the square of (m - f) / (m + f), with |m - f| <= 1/512 and m + f >= sqrt(2).
 _BITS = 18.9
-# Below, log(1 + d) = d to 4 components; scaled up by 2**600 so that no bits are lost on the way.
+# Below _TINY, log(1 + d) = d to 4 components; it is scaled by 2**600 so that no bits are lost.
 _TINY = 2.0**-250
 _TINY_SHIFT = 600
 _TINY_SCALE = 2.0**_TINY_SHIFT
-# In float32, where a quotient d of some 2**-149 has bits below the range as it is.
+# Shifts for float32, where a quotient d of about 2**-149 has bits below the range.
 _NEAR_SHIFT = 120
 _SPLIT_SHIFT = 149
 
 
 def _coefficient(k: int) -> Fraction:
-    """Of (atanh(s)/s - 1) * 3 / s^2 in s^2."""
+    """Return the k-th coefficient of (atanh(s)/s - 1) * 3 / s^2 in s^2."""
     return Fraction(3, 2 * k + 3)
 
 
 def normalized(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Exponent e and m = x / 2**e between sqrt(1/2) and sqrt(2), for positive normal numbers."""
+    """Return exponent e and m = x / 2**e from sqrt(1/2) to sqrt(2), for positive normal numbers."""
     e = exponent(x)
     most = 1000 if x.dtype is torch.float64 else 100
     m = x * power(-e.clamp(-most, most)) * power(e.clamp(-most, most) - e)
@@ -60,43 +60,43 @@ def normalized(x: Tensor) -> tuple[Tensor, Tensor]:
 def parts(
     x: Components, lead: Tensor, terms: int, base: int, shift: Tensor | None = None
 ) -> tuple[tuple[Components, Components, Components], Tensor]:
-    """Three expansions and an exponent k: log(sum(x) * 2**shift) = (a + b + c) * 2**k.
+    """Return three expansions and an exponent k: log(sum(x) * 2**shift) = (a + b + c) * 2**k.
 
     They are 2 atanh((m - f)/(m + f)) and, from tables, the logarithms of the node f nearest to the
     mantissa m and of the power of two; all divided by log(base).
 
     Args:
-        x: any floats; in descending order, but that their sum may cancel with that of 1.
+        x: floats in descending order, except that their sum may cancel with that of 1.
         lead: the float nearest to their sum, positive and normal.
         terms: components wanted.
         base: 0 for e, 2 or 10.
-        shift: int64; the second and third expansion know of it.
+        shift: int64; it enters the second and third expansion.
     """
     e, m0 = normalized(lead)
     node = (m0 * LOG_STEPS).round()
     f = node * (1 / LOG_STEPS)
-    # Scaled by 2**-e in two steps: one factor need not be a number.
+    # Scale by 2**-e in two steps, since one factor may not be representable.
     half = e >> 1
     first, second = power(-half), power(half - e)
     m = tuple(c * first * second for c in x)
-    # m - f is exact but for its last component, so that a tiny logarithm is not cancelled away.
+    # m - f is exact except for its last component, so a tiny logarithm does not cancel.
     top, rest = two_sum(m[0], -f)
     difference = collected((top, *m[1:], rest), terms)
     near = (e == 0) & (f == 1.0)
     if shift is not None:
-        # What stands beside a power of two is not scaled.
+        # Terms next to the logarithm of a power of two are not scaled.
         near = near & (shift == 0)
     total = collected((*m, f), terms)
     third = constant(Fraction(1, 3), terms, f.device)
     if f.dtype is torch.float64:
-        # log(1 + d) is d to the last bit, and its powers are no numbers.
+        # log(1 + d) is d to the last bit, and its powers underflow.
         tiny = near & (difference[0].abs() < _TINY)
         s = ex.div(difference, total)
         atanh = _atanh(s, s, third)
         atanh = select(tiny, series.scaled(difference, _TINY_SCALE), atanh)
         lift = torch.where(tiny, _TINY_SHIFT, 0)
     else:
-        # Beside 1 all is scaled but the square, which counts against 1 and may underflow.
+        # Near 1 everything is scaled except the square, which is compared with 1 and may underflow.
         lift = torch.where(near, _NEAR_SHIFT, 0)
         s = ex.div(scale_all(difference, lift), total)
         atanh = _atanh(s, scale_all(s, -lift), third)
@@ -110,7 +110,7 @@ def parts(
 
 
 def _atanh(s: Components, t: Components, third: Components) -> Components:
-    """2 s atanh(t) / t for |t| below 1/700."""
+    """Return 2 s atanh(t) / t for |t| below 1/700."""
     z = ex.mul(t, t)
     tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient, _BITS + 1))
     return series.scaled(ex.add(s, ex.mul(s, ex.mul(tail, third))), 2.0)
@@ -119,18 +119,18 @@ def _atanh(s: Components, t: Components, third: Components) -> Components:
 def log(
     x: Components, lead: Tensor, terms: int, base: int = 0, shift: Tensor | None = None
 ) -> tuple[Components, Tensor]:
-    """Components y and an exponent k of the logarithm, y * 2**k; see `parts`."""
+    """Return components y and an exponent k of the logarithm, y * 2**k; see `parts`."""
     (small, node, whole), k = parts(x, lead, terms, base, shift)
     return ex.add(ex.add(small, node), whole), k
 
 
 def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tensor, Tensor], Tensor]:
-    """log(m * 2**e) 2**lift as an expansion and two floats, with some 8 to 18 bits to spare.
+    """Return log(m * 2**e) 2**lift as an expansion and two floats, with 8 to 18 bits to spare.
 
-    The floats are about log of the power of two and the node, and 2 (m - f)/(m + f); the expansion
-    is the rest. m is between sqrt(1/2) and sqrt(2). lift is 0, or 600 where the logarithm is below
-    2**-250 and its last components may be below the range; in float32 it brings a logarithm beside
-    that of 1 to about 1.
+    The floats are about the logarithms of the power of two and the node, and 2 (m - f)/(m + f); the
+    expansion is the rest. m is between sqrt(1/2) and sqrt(2). lift is 0, or 600 if the logarithm is
+    below 2**-250 and its last components may underflow. In float32 it scales a logarithm of a
+    number near 1 to about 1.
     """
     node = (m[0] * LOG_STEPS).round()
     f = node * (1 / LOG_STEPS)
@@ -146,7 +146,7 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
         total = collected((*m, f), terms)
         lift = torch.where(near, (-exponent(difference[0])).clamp(0, _SPLIT_SHIFT), 0)
         lifted = scale_all(difference, lift)
-    # The leading float of the quotient, and what it leaves of the numerator, exactly.
+    # The leading float of the quotient, and the exact remainder of the numerator.
     s0 = lifted[0] / total[0]
     taken = tuple(t for c in (*m, f) for t in two_prod(c, -s0))
     if wide:
@@ -166,7 +166,8 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     nodes = lookup("log_nodes_0", integer(node) - LOG_FIRST, TERMS + 1)
     if wide:
         tables, over = two_sum(whole[0], nodes[0])
-        # `over` and the seconds are below 2**-43, the thirds below 2**-96; the rest 2**-28.
+        # `over` and the second components are below 2**-43, the third below 2**-96; the rest
+        # 2**-28.
         rest = series.scaled(rest, 2.0)
         firsts = (over, whole[1], nodes[1])
         groups = [*((0, (c,)) for c in firsts), (1, rest[1:]), (1, whole[2:]), (1, nodes[2:])]

@@ -1,7 +1,7 @@
-"""The one custom operator through which every elementary function runs.
+"""The single custom operator through which every elementary function runs.
 
-It is opaque to `torch.compile`, checks nothing, and works through flat pieces of its arguments
-that stay in the cache.
+It is opaque to `torch.compile`, checks nothing, and processes its arguments in flat pieces that
+stay in the cache.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from mcf.elementary.tables import Components
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32, registers_for
 
-# Elements worked on at a time: 16 Ki take up to twice as long an element, for the calls; 256 Ki no
-# less.
+# Elements processed at a time: 16 Ki take up to twice as long per element because of calls; 256 Ki
+# are no faster.
 CHUNK = 1 << 16
-# The functions whose programs run in float32 components too, where those are the registers.
+# The functions whose programs also run in float32 registers.
 IN_FLOAT32 = frozenset(
     (
         "acos acosh airy_ai asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx "
@@ -40,7 +40,7 @@ _library.define("elementary(str name, Tensor[] components, int[] terms) -> Tenso
 
 
 def function(*names: str, parts: int = 1) -> Callable[[Compute], Callable[..., Components]]:
-    """Make of what computes a function the function on components, under its own name.
+    """Turn a program into the function on components of the same name, and register it.
 
     Args:
         *names: of its arguments, each a tuple of components.
@@ -120,7 +120,7 @@ def apply(name: str, *arguments: Components) -> Components:
 
 
 def checked(name: str, *arguments: Components) -> list[Tensor]:
-    """The components of all arguments, broadcast to one shape."""
+    """Return the components of all arguments, checked and broadcast to one shape."""
     for position, argument in enumerate(arguments):
         where = f"{name}: argument {position}"
         if not isinstance(argument, tuple | list) or not all(

@@ -11,14 +11,14 @@ from mcf.elementary.working import head, two_prod, two_sum
 
 
 class Sums:
-    """A sum in one float for each component wanted, each the errors of the one before.
+    """A sum with one float per component, each collecting the errors of the previous one.
 
-    The errors of the last are lost, so of four components there is a float more.
+    The errors of the last float are lost, so four components use an additional float.
 
     Args:
         first: the first number.
         terms: components wanted.
-        spare: whether there is a float more than that in any case.
+        spare: whether to use an additional float in any case.
     """
 
     def __init__(self, first: Tensor, terms: int, *, spare: bool = False) -> None:
@@ -26,7 +26,7 @@ class Sums:
         self._places: list[Tensor | None] = [first, *[None] * (terms - 1 + more)]
 
     def add(self, x: Tensor, place: int) -> None:
-        """Add a number to the float at a place, the error of that to the next, and so on."""
+        """Add a number to the float at a place, its rounding error to the next, and so on."""
         last = len(self._places) - 1
         for k in range(place, last + 1):
             old = self._places[k]
@@ -41,7 +41,7 @@ class Sums:
     def add_product(self, x: Components, y: Components) -> None:
         """Add the product of two expansions of at most half of the sum's magnitude.
 
-        The errors of products that belong to the last place are lost, and what is below it.
+        The errors of products in the last place, and everything below it, are lost.
         """
         last = len(self._places) - 1
         low = None
@@ -58,7 +58,7 @@ class Sums:
         self.add(low, last)
 
     def total(self) -> Components:
-        """The sum as an expansion."""
+        """Return the sum as an expansion."""
         found = [p for p in self._places if p is not None]
         for order in (reversed(range(len(found) - 1)), range(1, len(found) - 1)):
             for k in order:
@@ -69,9 +69,10 @@ class Sums:
 
 
 def beside(z: Components, node: Tensor, terms: int) -> Components:
-    """z - node of floats z >= 0, largest first, that are near the node or below its half.
+    """Return z - node for floats z >= 0, largest first, near the node or below half of it.
 
-    To 4 u^terms of the difference: z[0] - node is exact, or z[0] is no larger than it.
+    The error is at most 4 u^terms of the difference: z[0] - node is exact, or z[0] is no larger
+    than it.
     """
     return gathered(z[0], [(0, (-node,)), (1, z[1:terms])], terms)
 
@@ -79,7 +80,7 @@ def beside(z: Components, node: Tensor, terms: int) -> Components:
 def gathered(
     first: Tensor, groups: Sequence[tuple[int, Components]], terms: int, *, spare: bool = False
 ) -> Components:
-    """The sum of a number and of others, each group from its place on one place after the other."""
+    """Return the sum of a number and groups of floats, each starting at its place."""
     sums = Sums(first, terms, spare=spare)
     for place, floats in groups:
         for k, x in enumerate(floats, place):

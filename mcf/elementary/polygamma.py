@@ -1,14 +1,14 @@
 """Polygamma functions and Hurwitz's zeta function, by the series of `mcf.elementary.gamma`.
 
 f(x) = (-1)^(m+1) psi^(m)(x) = m! (1/x^(m+1) + 1/(x + 1)^(m+1) + ...) = m! zeta(m + 1, x) is
-positive for x > 0, m from 2 on. Below 1/2 it is m! / x^(m+1) + f(1 + x), below zero, with c and s
-the cosine and sine of pi x,
+positive for x > 0 and m >= 2. Below 1/2 it is m! / x^(m+1) + f(1 + x). Below zero, with c and s the
+cosine and sine of pi x,
 
     f(x) = pi^(m+1) g_m(c) / s^(m+1) + (-1)^m f(1 - x),
     g_1 = 1, g_(m+1) = (m + 1) c g_m + (1 - c^2) g_m'
 
-of which all coefficients are positive: 2 c, 2 (1 + 2 c^2), 8 c (2 + c^2), ... (NIST's Digital
-Library of Mathematical Functions, 5.15 and 25.11, https://dlmf.nist.gov/5.15).
+where all coefficients are positive: 2 c, 2 (1 + 2 c^2), 8 c (2 + c^2), ... (NIST's Digital Library
+of Mathematical Functions, 5.15 and 25.11, https://dlmf.nist.gov/5.15).
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# Orders from 2 on. Beyond, intervals of the tables are wide beside what the functions fall by.
+# The highest order; beyond it functions fall too fast for the intervals of the tables.
 LAST = 32
 # Orders up to this one have tables of one length.
 _FEW = 4
 
 
 def spare(m: int) -> float:
-    """Bits by which binomial coefficients, up to that of m in all degrees, make a series fall less.
+    """Return the bits by which binomial coefficients of order m slow the fall of a series.
 
-    18 are those of 4 in 44 degrees.
+    18 bits cover order 4 in 44 degrees.
     """
     if m <= _FEW:
         return 18.0
@@ -67,15 +67,15 @@ def spare(m: int) -> float:
 
 
 def steep(m: int) -> int:
-    """From which degree on coefficients are at least twice what follows: all fall by a quarter.
+    """Return the degree from which on a coefficient exceeds twice the sum of the next ones.
 
-    Each is some (k + m + 1) / (64 (k + 1)) of the one before.
+    Each is about (k + m + 1) / (64 (k + 1)) of the one before, so they fall at least by a quarter.
     """
     return max(0, -(-(m - 15) // 15))
 
 
 def degrees(m: int, bits: float | None = None) -> int:
-    """Coefficients of a table's row, two more than four components need."""
+    """Return the number of coefficients in a table's row, two more than four components need."""
     if m <= _FEW:
         return 44
     return int((53 * 4 + 8 + (spare(m) if bits is None else bits)) / series.FALL) + 5
@@ -87,13 +87,13 @@ def _bits(m: int) -> int:
 
 @functools.cache
 def _series(bits: int, count: int) -> list[list[int]]:
-    """Coefficients of log Gamma at each node, in v = (x - node) / half."""
+    """Return coefficients of log Gamma at each node, in v = (x - node) / half."""
     found = Series(bits)
     return [found.log_gamma(c, half, count) for c, half in gamma_tables.nodes()]
 
 
 def _table_of(m: int) -> Tensor:
-    """Of (-1)^(m+1) psi^(m)(x)."""
+    """Return coefficients of (-1)^(m+1) psi^(m)(x)."""
     rows, count = [], degrees(m)
     length = 44 + _FEW + 1 if m <= _FEW else count + m + 1
     for found, (_, half) in zip(_series(_bits(m), length), gamma_tables.nodes(), strict=True):
@@ -104,9 +104,10 @@ def _table_of(m: int) -> Tensor:
 
 
 def stirling(m: int, j: int) -> Fraction:
-    """Of z^-2j in what follows 1 + m/(2 z) in z^m f(z) / (m - 1)!, divided by m (m + 1) / (12 z^2).
+    """Return the coefficient of z^-2j in Stirling's series, divided by the first.
 
-    B_2j (2j + m - 1)! / ((2j)! (m - 1)!) from j = 1 on.
+    The series is z^m f(z) / (m - 1)! minus 1 + m/(2 z), and its first term is m (m + 1) / (12 z^2).
+    The coefficients are B_2j (2j + m - 1)! / ((2j)! (m - 1)!) from j = 1 on.
     """
     b = bernoulli(64)[j] * math.perm(2 * j + m + 1, m - 1) / math.factorial(m - 1)
     return b / Fraction(m * (m + 1), 12)
@@ -114,7 +115,7 @@ def stirling(m: int, j: int) -> Fraction:
 
 @functools.cache
 def weight(m: int) -> tuple[int, ...]:
-    """Coefficients of g_m, that of c^(m-1) last: a power of two."""
+    """Return the coefficients of g_m, that of c^(m-1) last: a power of two."""
     g = [1]
     for n in range(1, m):
         after = [0] * (n + 1)
@@ -127,7 +128,7 @@ def weight(m: int) -> tuple[int, ...]:
 
 
 def _number(value: int, like: Components) -> Components:
-    """A whole number as an expansion, all of it."""
+    """Return a whole number as an expansion, exactly if it fits."""
     found = constant(Fraction(value), len(like), like[0].device)
     return tuple(c.expand(like[0].shape) for c in found)
 
@@ -137,7 +138,7 @@ def _times(x: Components, factor: int | Fraction) -> Components:
 
 
 def _weight(m: int, c: Components) -> Components:
-    """g_m(c) for c from 0 to 1, by Horner's rule in c^2."""
+    """Return g_m(c) for c from 0 to 1, by Horner's rule in c^2."""
     *others, last = weight(m)[(m - 1) % 2 :: 2]
     total = c if m % 2 == 0 else ex.mul(c, c)
     if m == 2:
@@ -151,12 +152,12 @@ def _weight(m: int, c: Components) -> Components:
 
 
 def tiny_below(m: int) -> float:
-    """Numbers below which 1/r^(m+1) is all that counts; no power of others is beyond the range."""
+    """Return the limit below which only 1/r^(m+1) matters; above it no power overflows."""
     return 2.0 ** -min(110, working().apart // (m + 1))
 
 
 def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: bool) -> Components:
-    """f(x), or zeta(m + 1, x) = f(x) / m!."""
+    """Return f(x), or zeta(m + 1, x) = f(x) / m!."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     at = gamma_arguments.argument_of(y, w, reflected=True)
@@ -176,7 +177,7 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     f = gamma_arguments.beside_whole(at.x, w)
     low = at.low & ~at.down
     shifted = low | at.down
-    # What the power is taken of: |x| up to 1/2, else s / pi, and next to poles r.
+    # The base of the power: |x| up to 1/2, else s / pi, and next to poles r.
     size = head(signed(at.x, sign_of(at.down)), w)
     r = select(low, size, head(f.r, w))
     lift = torch.where(f.tiny & ~low, working().angle_lift, 0)
@@ -199,7 +200,7 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     if zeta:
         value = _times(value, Fraction(1, math.factorial(m)))
     out = leave(value, fmt, terms, exponents.clamp(-most, most))
-    # No NaN is negated: whether that turns its sign is the executor's choice.
+    # NaN is not negated: whether that changes its sign depends on the executor.
     if m % 2 == 0 and not zeta:
         out = minus(out)
     limit = 1.0 if m % 2 or zeta else -1.0
@@ -232,12 +233,12 @@ def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
 
 
 def polygamma(m: int) -> Callable[..., Components]:
-    """The polygamma function of an order from 2 to `LAST`, of component tuples."""
+    """Return the polygamma function of an order from 2 to `LAST`, on component tuples."""
     return _made(f"polygamma_{m}", m, zeta=False)
 
 
 def zeta(s: int) -> Callable[..., Components]:
-    """The zeta function of a whole s from 3 to `LAST` + 1 and x, of component tuples."""
+    """Return the zeta function of a whole s from 3 to `LAST` + 1 and x, on component tuples."""
     return _made(f"zeta_{s}", s - 1, zeta=True)
 
 

@@ -1,4 +1,4 @@
-"""pow and hypot: special values, and the computation in between."""
+"""pow and hypot: special values, and the general computation."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ Arguments = tuple[Components, ...]
 
 
 def _products(y: Components, a: Tensor) -> Components:
-    """Floats whose sum is y * a exactly."""
+    """Return floats whose sum is y * a exactly."""
     return tuple(t for c in y for t in two_prod(c, a))
 
 
 def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor, Tensor]:
-    """Components and an exponent of x**y for x > 0, and the float nearest to y log(x).
+    """Return components and an exponent of x**y for x > 0, and the float nearest to y log(x).
 
-    The exponent of the result's magnitude must be known to more bits than the result has: log(x) is
-    held as two floats, which meet y in exact products, and an expansion of some 2**-18 of it.
+    The exponent must be known to more bits than the result has. So log(x) is two floats, whose
+    products with y are exact, and an expansion of about 2**-18 of it.
     """
     m, e = mantissa(x)
-    # sqrt(1/2) <= m: else the table of whole exponents and that of nodes would cancel.
+    # m must be at least sqrt(1/2): otherwise the tables of exponents and nodes would cancel.
     high = m[0] > math.sqrt(2)
     m = tuple(torch.where(high, 0.5 * c, c) for c in m)
     logs, lead, lift = logarithm.split(m, e + high.to(torch.int64), count)
@@ -55,7 +55,7 @@ def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor
     inside = v.abs() <= working().exp_limit
     y = sanitized(y, inside, 0.0)
     k, floats = exponential.steps(torch.where(inside, v, 0.0), count)
-    # In float32 there is room for the products of three.
+    # In float32 only the products of three components fit.
     most = 4 if working().format is FP64 else 3
     r = exponential.reduced(_products(y[:most], first), floats, count)
     tail = ex.mul(head(y, count), logs)
@@ -63,7 +63,7 @@ def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor
         tail = ex.add(tail, _products(y[most:], first))
     products = _products(y, second)
     if working().format is FP64:
-        # The products of y[j] are below 2**(-43 - 53 j), the tail 2**-8, r 2**-9.
+        # The products of y[j] are below 2**(-43 - 53 j), the tail below 2**-8, r below 2**-9.
         groups = [(0, tail[:1]), (0, tail[1:2]), (1, tail[2:]), (1, r[1:])]
         groups += [(j >> 1, products[j : j + 1]) for j in range(0, len(products), 2)]
         groups += [(j + 1 >> 1, products[j : j + 1]) for j in range(1, len(products), 2)]
@@ -75,7 +75,7 @@ def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor
 
 
 def _whole(y: Components) -> tuple[Tensor, Tensor]:
-    """Whether y is an integer, and whether it is an odd one."""
+    """Return whether y is an integer, and whether it is an odd one."""
     whole = torch.ones_like(y[0], dtype=torch.bool)
     odd = torch.zeros_like(whole)
     for c in y:
@@ -86,13 +86,11 @@ def _whole(y: Components) -> tuple[Tensor, Tensor]:
 
 @function("x", "y")
 def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x**y with the special values of C99; nan for x < 0 unless y is an integer.
+    """Return x**y with the special values of C99 (Annex F.10.4.4); NaN for x < 0 and non-integer y.
 
-    Whole powers, powers of two and odd halves of squares are exact where they have that many
-    components (and at most 252 bits, but for squares and cubes; in float32 registers odd halves
-    are not, and 252 is 108).
-
-    x**y with the special values of C99 (Annex F.10.4.4).
+    Whole powers, powers of two and odd half powers of squares are exact if they have that many
+    components (and at most 252 bits, except for squares and cubes). In float32 registers odd half
+    powers are not exact, and the limit is 108 bits.
     """
     first, second = arguments
     x, y = enter(first, fmt), enter(second, fmt)
@@ -107,10 +105,11 @@ def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
     out = leave(result, fmt, terms, e)
     if fmt is working().format and terms == 1:
         out = _plainly(base, by, out)
-    # Beyond the range of every format.
+    # The result is beyond the range of every format.
     out = special(v > working().exp_limit, math.inf, out)
     out = special(v < -working().exp_limit, 0.0, out)
-    # x = 0 or infinite, or y infinite: 0 or infinity by which side of 1 the base is on.
+    # If x is 0 or infinite, or y infinite, the result is 0 or infinity, depending on which side of
+    # 1 |x| is.
     above, is_one = _against_one(a)
     infinite = torch.where(y[0] > 0, above, ~above)
     edge = torch.where(infinite, math.inf, 0.0)
@@ -125,16 +124,16 @@ def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 
 def _plainly(x: Components, y: Components, out: Components) -> Components:
-    """1/x and sqrt(x) of a float as those operations round them, for y = -1 and 1/2.
+    """Return 1/x and sqrt(x) of a float as those operations round them, for y = -1 and 1/2.
 
-    Quotients and roots may be nearer to a tie than two components tell.
+    Quotients and roots may be closer to a tie than two components can tell.
     """
     out = select(y[0] == -1.0, ex.reciprocal(x), out)
     return select(y[0] == 0.5, ex.sqrt(x), out)
 
 
 def _against_one(a: Components) -> tuple[Tensor, Tensor]:
-    """Whether a > 1, and whether a = 1."""
+    """Return whether a > 1, and whether a = 1."""
     rest = a[1] if len(a) > 1 else torch.zeros_like(a[0])
     edge = a[0] == 1
     return (a[0] > 1) | (edge & (rest > 0)), edge & (rest == 0)
@@ -142,7 +141,7 @@ def _against_one(a: Components) -> tuple[Tensor, Tensor]:
 
 @function("x", "y")
 def hypot(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """sqrt(x^2 + y^2), without overflow on the way; infinite if x or y is, also beside nan."""
+    """Return sqrt(x^2 + y^2) without overflow; infinite if x or y is, even if the other is NaN."""
     first, second = arguments
     x, y = enter(first, fmt), enter(second, fmt)
     w = working_terms(fmt, terms)
@@ -157,7 +156,7 @@ def hypot(arguments: Arguments, fmt: Format, terms: int) -> Components:
     zero = x[0] == 0
     _, e = mantissa(sanitized(x, ~zero))
     x, y = scale_all(head(x, w), -e), scale_all(head(y, w), -e)
-    # Where the smaller is below 2**-300 of the larger (2**-60 in float32), its square is nothing.
+    # If the smaller is below 2**-300 of the larger (2**-60 in float32), its square is negligible.
     y = sanitized(y, y[0] > (2.0**-300 if working().format is FP64 else 2.0**-60), 0.0)
     out = leave(ex.sqrt(ex.add(ex.mul(x, x), ex.mul(y, y))), fmt, terms, e)
     out = special(zero, 0.0, out)

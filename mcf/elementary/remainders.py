@@ -1,8 +1,8 @@
-"""fmod, remainder and whole quotients: exact, but for the rounding to a result.
+"""fmod, remainder and whole quotients: exact except for the rounding to the result's format.
 
-A quotient of fewer bits than a float is known within 1 from the leading components, and what x is
-off by from so many y is the sum of some floats, whose sign says which whole number it is. Where
-the quotient is longer, or the numbers are near an end of the range, integers on the host compute.
+A quotient with fewer bits than a float is known within 1 from the leading components. x minus that
+many y is a sum of some floats, whose sign decides between the whole numbers. Longer quotients, and
+numbers near an end of the range, are computed by integers on the CPU.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# On a CPU fewer numbers are integers on the host: a kernel takes some seconds to compile.
+# Smaller CPU inputs use integers: compiling a kernel takes some seconds.
 _FEWEST = 256
 
 
 def modulo(
     a: Sequence[float], b: Sequence[float], towards_zero: bool, fmt: Format, terms: int
 ) -> tuple[float, ...]:
-    """a - q b of two expansions of floats in integers; rounded once, to the nearest expansion."""
+    """Return a - q b of two expansions, in integers, rounded once to the nearest expansion."""
     zeros = (0.0,) * (terms - 1)
     x, y = a[0], b[0]
     if not math.isfinite(x) or math.isnan(y) or y == 0:
@@ -53,7 +53,7 @@ def modulo(
         return (*a, *zeros)[:terms]
     n, d = ratio(a)
     m, e = ratio(b)
-    # Powers of two.
+    # The denominators are powers of two.
     n, m, d = (n * (e // d), m, e) if e > d else (n, m * (d // e), d)
     r = n % m
     if towards_zero and r and (n < 0) != (m < 0):
@@ -63,16 +63,16 @@ def modulo(
 
 
 def _less(x: Components, q: Tensor, y: Components) -> Components:
-    """Floats whose sum is x - q y exactly."""
+    """Return floats whose sum is x - q y exactly."""
     return (*x, *(-t for c in y for t in two_prod(c, q)))
 
 
 def exactly(arguments: Arguments, towards_zero: bool) -> Components:
-    """Four components of the exact remainder, the whole quotient, and 1 where these are it, else 0.
+    """Return four components of the exact remainder, the whole quotient, and 1 if correct, else 0.
 
-    Let q be floor(x0 / y0) of magnitudes. The quotient of the leading components is off by 3 u of
-    itself at most, which is below 1/2, so q is the whole quotient or a neighbour of it. Products
-    with a whole number have no bit below those of y: nothing underflows.
+    Let q be floor(x0 / y0) of magnitudes. The quotient of the leading components has a relative
+    error of at most 3 u, less than 1/2 in all, so q is the whole quotient or a neighbour of it.
+    Products with a whole number have no bit below those of y: nothing underflows.
     """
     x, y = arguments
     width = working()
@@ -91,7 +91,7 @@ def exactly(arguments: Arguments, towards_zero: bool) -> Components:
     under, over = first < 0, beyond >= 0
     q = torch.where(under, q - 1.0, torch.where(over, q + 1.0, q))
     if not towards_zero:
-        # The sign of y: the next multiple, unless there is no remainder.
+        # For the sign of y take the next multiple, unless the remainder is zero.
         some = (first != 0) & (beyond != 0)
         q = torch.where(other & some, q + 1.0, q)
     floats = _less(a, q, b)
@@ -99,7 +99,7 @@ def exactly(arguments: Arguments, towards_zero: bool) -> Components:
     if len(y) > 2:
         (rest,) = collected((*floats, *minus(found)), 1)
     else:
-        # The last component is that of what the others leave.
+        # The last component tells what the others leave.
         rest = found[-1]
     known = usual & (rest == 0)
     return (*signed(found, sign_of(down)), q * sign_of(other), known.to(found[0].dtype))
@@ -134,7 +134,7 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
 
 
 def with_sign(r: Sequence[Tensor], x: Components) -> Components:
-    """A remainder whose zero has the sign of x."""
+    """Return a remainder whose zeros have the sign of x."""
     first, *lower = r
     return (torch.where(first == 0, torch.copysign(first, x[0]), first), *lower)
 
@@ -142,10 +142,11 @@ def with_sign(r: Sequence[Tensor], x: Components) -> Components:
 def quotient(
     a: Sequence[float], b: Sequence[float], towards_zero: bool, fmt: Format, terms: int
 ) -> tuple[float, ...]:
-    """a / b rounded down, or towards zero: the nearest expansion of that whole number.
+    """Return a / b rounded down, or towards zero, as the nearest expansion of that whole number.
 
-    Infinities, NaN and zeros are torch's: over 0 the quotient, of infinities NaN (infinite towards
-    zero), over infinities -1 where it is rounded down and below 0.
+    Infinities, NaN and zeros follow PyTorch: a division by 0 gives the quotient a / 0. An infinite
+    a gives NaN (infinity when rounding towards zero). An infinite b gives -1 when rounding down a
+    negative quotient.
     """
     zeros = (0.0,) * (terms - 1)
     x, y = a[0], b[0]
@@ -170,12 +171,12 @@ def quotient(
         k += 1
     if k:
         return nearest(k, 1, fmt, terms)
-    # A zero over y, whose components take the sign of x / y where that is not y's.
+    # The quotient of a zero; its low components take the sign of x where that of x / y is not y's.
     return (math.copysign(0.0, sign), *(math.copysign(0.0, x),) * (terms - 1))
 
 
 def _quotients(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
-    """By the exact remainder's whole quotient where that is small, else by integers."""
+    """Use the exact remainder's quotient if it is small, else integers."""
     x, y = (tuple(c.contiguous() for c in v) for v in arguments)
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms, quotient)
@@ -192,7 +193,7 @@ def _quotients(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool
 def small_quotient(
     x: Components, y: Components, whole: Tensor, known: Tensor, fmt: Format, terms: int
 ) -> tuple[Components, Tensor]:
-    """A whole quotient of one float as an expansion, and where it is that."""
+    """Return a whole quotient of one float as an expansion, and where that is correct."""
     good = (known > 0) & (whole.abs() < 2.0 ** (fmt.p - 4))
     for c in (x[0], y[0]):
         size = c.abs()
@@ -213,7 +214,7 @@ def _of_rows(
     terms: int,
     of_row: Callable[..., tuple[float, ...]] = modulo,
 ) -> Components:
-    """By integers."""
+    """Compute row by row, in integers."""
     given = zip(rows(x), rows(y), strict=True)
     found = [of_row(a, b, towards_zero, fmt, terms) for a, b in given]
     t = torch.tensor(found, dtype=torch.float64, device="cpu").to(x[0].device, fmt.dtype)
@@ -222,44 +223,40 @@ def _of_rows(
 
 @function("x", "y")
 def fmod(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x - y trunc(x/y), with the sign of x; nan for infinite x or y = 0.
+    """Return x - y trunc(x/y), with the sign of x; NaN for infinite x or y = 0.
 
-    A zero has the sign of x. Exact but for the rounding of the result to its components. Quotients
-    below 2**50 (2**21 in float32 registers) of numbers of usual size are some sums of floats;
-    others integers on the host, some microseconds an element.
-
-    x - y trunc(x / y), from the exact quotient.
+    A zero has the sign of x. The result is exact except for the rounding to its components.
+    Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
+    floats. Others take integers on the CPU, some microseconds per element.
     """
     return _modulo(arguments, fmt, terms, True)
 
 
 @function("x", "y")
 def remainder(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x - y floor(x/y), with the sign of y; nan for infinite x or y = 0.
+    """Return x - y floor(x/y), with the sign of y; NaN for infinite x or y = 0.
 
-    A zero has the sign of x. Exact but for the rounding of the result to its components. Quotients
-    below 2**50 (2**21 in float32 registers) of numbers of usual size are some sums of floats;
-    others integers on the host, some microseconds an element.
-
-    x - y floor(x / y), from the exact quotient.
+    A zero has the sign of x. The result is exact except for the rounding to its components.
+    Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
+    floats. Others take integers on the CPU, some microseconds per element.
     """
     return _modulo(arguments, fmt, terms, False)
 
 
 @function("x", "y")
 def floor_quotient(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x / y rounded down: the nearest expansion of floor(x / y), of the exact quotient.
+    """Return x / y rounded down: the nearest expansion of floor(x / y), from the exact quotient.
 
-    Quotients below 2**(p - 4) of numbers of usual size are some sums of floats; others integers on
-    the host, some microseconds an element.
+    Quotients below 2**(p - 4) of numbers in normal range take some sums of floats. Others take
+    integers on the CPU, some microseconds per element.
     """
     return _quotients(arguments, fmt, terms, False)
 
 
 @function("x", "y")
 def trunc_quotient(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x / y rounded towards zero: the nearest expansion of trunc(x / y), of the exact quotient.
+    """Return x / y rounded towards zero: the nearest expansion of trunc(x / y).
 
-    As `floor_quotient`.
+    See `floor_quotient`.
     """
     return _quotients(arguments, fmt, terms, True)

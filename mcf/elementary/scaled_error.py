@@ -1,11 +1,12 @@
-"""erfcx and log_ndtr: the complementary error function without its exponential, and its logarithm.
+"""erfcx and log_ndtr: the scaled complementary error function, and the normal log-probability.
 
-Up to 32 exp(x^2) erfc(x) is the table of `mcf.elementary.error`, beyond its asymptotic series
+Up to 32 exp(x^2) erfc(x) comes from the table of `mcf.elementary.error`, beyond from the asymptotic
+series
 
     sqrt(pi) x exp(x^2) erfc(x) = 1 - 1/(2 x^2) + 1 3/(2 x^2)^2 - 1 3 5/(2 x^2)^3 + ...
 
-whose error is less than the first term that is left out (NIST's Digital Library of Mathematical
-Functions, 7.12.1, https://dlmf.nist.gov/7.12).
+whose error is less than the first omitted term (NIST's Digital Library of Mathematical Functions,
+7.12.1, https://dlmf.nist.gov/7.12).
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# From here on the asymptotic series serves; -log2 of the square of its inverse.
+# From FAR on the asymptotic series is used; BITS is -log2 of the square of its inverse.
 FAR = 32.0
 BITS = 10.0
 
 
 def asymptotic(k: int) -> Fraction:
-    """Of 1 / x^(2 k)."""
+    """Return the coefficient of 1 / x^(2 k)."""
     return Fraction((-1) ** k * math.prod(range(1, 2 * k, 2)), 2**k)
 
 
 def _scaled(z: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of exp(z^2) erfc(z) for any z >= 0."""
+    """Return components and an exponent of exp(z^2) erfc(z) for any z >= 0."""
     far = z[0] >= FAR
     near = error._erfcx(sanitized(head(z, terms), ~far))
     normal, e = mantissa(sanitized(head(z, terms), far, FAR))
     one = head((torch.ones_like(z[0]),), terms)
     inverse = ex.div(one, normal)
     small = scale_all(inverse, -e.clamp(max=400))
-    # Beyond, the series is 1.
+    # Beyond this the series is 1.
     square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
     value = ex.mul(series.polynomial(square, BITS, asymptotic), inverse)
     half = fixed.to_fraction(fixed.two_over_root_pi()) / 2
@@ -68,9 +69,9 @@ def _scaled(z: Components, terms: int) -> tuple[Components, Tensor]:
 
 @function("x")
 def erfcx(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(x^2) erfc(x), 1/(sqrt(pi) x) for large x; infinite where it is beyond the range.
+    """Return exp(x^2) erfc(x), 1/(sqrt(pi) x) for large x; infinite beyond the range.
 
-    Relative to the result everywhere. Below 0 it is 2 exp(x^2) - erfcx(-x).
+    The error is relative to the result everywhere. Below 0 it is 2 exp(x^2) - erfcx(-x).
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -87,10 +88,11 @@ def erfcx(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def log_ndtr(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The logarithm of the normal distribution function, log(erfc(-x / sqrt(2)) / 2).
+    """Return the logarithm of the normal distribution function, log(erfc(-x / sqrt(2)) / 2).
 
-    Relative to the result everywhere: log(1 - c) with c = erfc(x / sqrt(2)) / 2 from 0 on, below it
-    -x^2 / 2 + log(erfcx(-x / sqrt(2)) / 2), both terms of which are negative.
+    The error is relative to the result everywhere. From 0 on it is log(1 - c), c = erfc(x /
+    sqrt(2)) / 2. Below, it is -x^2 / 2 + log(erfcx(-x / sqrt(2)) / 2), whose terms are both
+    negative.
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
@@ -110,7 +112,7 @@ def log_ndtr(arguments: Arguments, fmt: Format, terms: int) -> Components:
     floats = select(down, (*value, zero), (one, *beside))
     lead = torch.where(down, value[0], collected((one, *beside), 1)[0])
     log, j = logarithm.log(floats, lead, w, 0, torch.where(down, k, 0))
-    # A small square is nothing beside log(2), a large one all there is.
+    # A small square is negligible next to log(2); next to a large one the rest is.
     normal, m = mantissa(sanitized(head(a, w), a[0] != 0))
     square, m = minus(ex.mul(normal, normal)), 2 * m - 1
     large, most = down & (a[0] >= working().huge), working().addend

@@ -1,4 +1,4 @@
-"""Polynomials in a small argument, each coefficient to no more components than it needs."""
+"""Polynomials in a small argument, with only as many components per coefficient as needed."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from mcf.elementary.format import working
 from mcf.elementary.tables import TERMS, Components, constant
 from mcf.elementary.working import head
 
-# Bits beyond those of the working precision, so that roundings of high terms do not add up.
+# Bits beyond the working precision, so that roundings of high terms do not accumulate.
 _GUARD = 8
-# Bits by which each degree of a series at a node of a table is smaller, at least.
+# Lower bound of the bits by which terms of a series at a node fall per degree.
 FALL = 6.0
 
 
 def polynomial(
     x: Components, bits: float, coefficient: Callable[[int], Fraction], weight: float = 0.0
 ) -> Components:
-    """c_0 + c_1 x + c_2 x^2 + ... to the precision of x, for |x| <= 2**-bits.
+    """Return c_0 + c_1 x + c_2 x^2 + ... to the precision of x, for |x| <= 2**-bits.
 
-    Horner's rule. The term of degree k is at most |c_k| 2**(-k bits), so the steps of high degree
-    work on few components, and the series ends where a term no longer counts.
+    Horner's rule. The term of degree k is at most |c_k| 2**(-k bits), so steps of high degree use
+    few components, and the series ends when a term becomes negligible.
 
     Args:
-        x: the argument, as many components as are wanted.
+        x: the argument, with as many components as are wanted.
         bits: -log2 of the bound of |x|.
         coefficient: of degree k, as an exact number; c_0 is about 1 in magnitude, the others are
             not zero.
-        weight: bits by which the polynomial is smaller than what it is added to; it may be as
-            much less accurate.
+        weight: bits by which the polynomial is smaller than the number it is added to; its
+            precision may be lower by as much.
     """
     p = working().format.p
     needed = terms_needed(p * len(x) + _GUARD - weight, bits, coefficient, p)
@@ -50,19 +50,19 @@ def polynomial(
 
 
 def adding(weight: float) -> Callable[[int], bool]:
-    """Whether sums of so many components may be by `absorb`, whose error of four is larger."""
+    """Return the test for which component counts sums may use `absorb`."""
     return lambda terms: terms < TERMS or weight >= 8.0
 
 
 def falling(c: Fraction, after: Fraction, bits: float) -> bool:
-    """Whether a coefficient is at least twice the next one times the argument, and a margin."""
+    """Return whether a coefficient is at least twice the next one times the argument."""
     return abs(c) >= abs(after) * Fraction(2.0 ** (2 - bits))
 
 
 def terms_needed(
     wanted: float, bits: float, coefficient: Callable[[int], Fraction], p: int = 53
 ) -> list[tuple[Fraction, int]]:
-    """The coefficients that count for `wanted` bits, and how many components of p bits each has."""
+    """Return the coefficients needed for `wanted` bits, with the components of p bits for each."""
     found: list[tuple[Fraction, int]] = []
     while True:
         c = coefficient(len(found))
@@ -83,15 +83,16 @@ def at_node(
     needed: Callable[[int], int],
     first: int | None = 0,
 ) -> Components:
-    """A Taylor series in |v| <= 1 by Horner's rule, its coefficients from a table.
+    """Evaluate a Taylor series in |v| <= 1 by Horner's rule, with coefficients from a table.
 
     Args:
-        v: the distance from the node, in halves of its interval.
-        degree: of the first coefficient that is used, of which one component is.
-        coefficient: of a degree, so many components of it.
-        needed: how many components the coefficient of a degree is added in.
-        first: the degree from which on coefficients are at least twice the sum of what follows
-            them, so that they take it by `absorb`; None where none are.
+        v: the distance from the node, in half-widths of its interval.
+        degree: of the first coefficient used; it has one component.
+        coefficient: returns the components of the coefficient of a degree, as many as asked for.
+        needed: returns how many components the coefficient of a degree is added in.
+        first: the degree from which on coefficients are at least twice the sum of the following
+            ones,
+            so that `absorb` can add them; None if there is none.
     """
     total = coefficient(degree, 1)
     for k in range(degree - 1, -1, -1):
@@ -103,15 +104,15 @@ def at_node(
 
 
 def absorbed(k: int, terms: int, first: int | None = 0) -> bool:
-    """Whether the coefficient of degree k takes what follows by `absorb`; see `at_node`."""
+    """Return whether `at_node` adds the coefficient of degree k by `absorb`."""
     return first is not None and k >= first and adding(k * FALL)(terms)
 
 
 def scaled(x: Components, factor: float) -> Components:
-    """X times a power of two."""
+    """Return x times a power of two."""
     return tuple(c * factor for c in x)
 
 
 def zeros(x: Components) -> Components:
-    """Zeros shaped as x."""
+    """Return zeros shaped like x."""
     return tuple(torch.zeros_like(c) for c in x)

@@ -1,7 +1,7 @@
 """softmax, log_softmax and logsumexp along a dimension.
 
-Each is a few steps element by element (`mcf.elementary.steps`), and between them the largest number
-and the sum of each row (`mcf.elementary.softmax_rows`).
+Each consists of elementwise steps (`mcf.elementary.steps`), and between them the maximum and the
+sum of each row (`mcf.elementary.softmax_rows`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from mcf.kernels.register_choice import registers_for
 
 
 def _entered(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
-    """The numbers as components to compute with."""
+    """Convert the numbers to working components."""
     return enter(given[0], fmt)
 
 
 def _is_number(x: Tensor) -> Tensor:
-    """Neither infinite nor NaN."""
+    """Return where a number is neither infinite nor NaN."""
     return x.abs() < math.inf
 
 
 def _difference(x: Components, top: Components) -> tuple[Components, Tensor]:
-    """x - max(x), and whether that is a number; else 0."""
+    """Return x - max(x), and whether it is finite; 0 elsewhere."""
     number = _is_number(top[0])
     usable = (x[0] > -math.inf) & number
     apart = (*x, *minus(sanitized(top, number, 0.0)))
@@ -53,7 +53,7 @@ def _difference(x: Components, top: Components) -> tuple[Components, Tensor]:
 
 
 def _shifted(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
-    """exp(x - max(x)) as components, an exponent, and the numbers that these make."""
+    """Return exp(x - max(x)) as components and an exponent, and also with the exponent applied."""
     x, top = given
     difference, usable = _difference(x, top)
     near = usable & (difference[0] >= -working().exp_limit)
@@ -64,7 +64,7 @@ def _shifted(given: tuple[Components, ...], fmt: Format, terms: int) -> Componen
 
 
 def _quotient(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
-    """softmax of what `_shifted` made, the rest of the sum and the largest number."""
+    """Return softmax from the result of `_shifted`, the rest of the sum and the maximum."""
     values, (exponent,), rest, (top,) = given
     total = ex.add(rest, torch.ones_like(top))
     out = leave(ex.div(values, total), fmt, terms, exponent.to(torch.int64))
@@ -72,7 +72,7 @@ def _quotient(given: tuple[Components, ...], fmt: Format, terms: int) -> Compone
 
 
 def _log_total(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
-    """log(sum(exp(x - max(x)))) = log(1 + rest), as components and an exponent."""
+    """Return log(sum(exp(x - max(x)))) = log(1 + rest), as components and an exponent."""
     (rest,) = given
     zero = rest[0] == 0
     rest = sanitized(rest, ~zero)
@@ -82,11 +82,12 @@ def _log_total(given: tuple[Components, ...], fmt: Format, terms: int) -> Compon
 
 
 def _less(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
-    """log_softmax of x, the largest number and what `_log_total` made."""
+    """Return log_softmax from x, the maximum and the result of `_log_total`."""
     x, top, result, (exponent,) = given
     difference, _ = _difference(x, top)
     k = exponent.to(torch.int64)
-    # As a number: no term of a sum is smaller than log(1 + exp(-1100)), or counts beside eta.
+    # Apply the exponent: no term of a sum is smaller than log(1 + exp(-1100)), or matters next to
+    # eta.
     total = scale_all(result, k)
     alone = difference[0] == 0
     left = ex.add(head(difference, len(result)), minus(total))
@@ -97,7 +98,7 @@ def _less(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
 
 
 def _sum(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
-    """logsumexp of the largest number and what `_log_total` made."""
+    """Return logsumexp from the maximum and the result of `_log_total`."""
     top, result, (exponent,) = given
     k, first = exponent.to(torch.int64), top[0]
     top = sanitized(top, _is_number(first), 0.0)
@@ -116,12 +117,12 @@ LOG_TOTAL = Step("log_total", _log_total, ("rest",))
 LESS = Step("log_softmax", _less, ("x", "top", "result", "exponent"), leaves=True)
 SUM = Step("logsumexp", _sum, ("top", "result", "exponent"), leaves=True)
 
-# Elements that a thread computes at a time: fewer are more calls, more are more memory on the way.
+# Elements per thread at a time: smaller chunks mean more calls, larger ones more temporary memory.
 _CHUNK = 1 << 18
 
 
 def _rows(name: str, x: Components, rows: Rows, fmt: Format, out: list[Tensor]) -> None:
-    """Write a function of rows of components to compute with."""
+    """Compute a function of rows of working components, and store it in `out`."""
     terms = len(out)
     n = working_terms(fmt, terms)
     index, top = rows.largest(x)
@@ -152,7 +153,7 @@ def _compute(name: str, x: list[Tensor], dim: int) -> list[Tensor]:
         rows = Rows.of(first.shape, dim, width.dtype)
         flat = [rows.flat(c, dim) for c in x]
         axis = 1 - rows.axis
-        # Results as the rows lie, but for logsumexp's.
+        # Results have the layout of the rows, except for logsumexp.
         written = [c.view(-1) if one_each else torch.empty_like(flat[0]) for c in out]
         size = flat[0].shape[axis]
         if first.device.type == "cpu":
@@ -191,17 +192,17 @@ def _along(name: str, x: Components, dim: int) -> Components:
 
 
 def softmax(x: Components, dim: int) -> Components:
-    """exp(x_i) / sum_j exp(x_j) along a dimension, each with its full relative accuracy."""
+    """Return exp(x_i) / sum_j exp(x_j) along a dimension, each with full relative accuracy."""
     return _along("softmax", x, dim)
 
 
 def log_softmax(x: Components, dim: int) -> Components:
-    """x_i - logsumexp(x) along a dimension."""
+    """Return x_i - logsumexp(x) along a dimension."""
     return _along("log_softmax", x, dim)
 
 
 def logsumexp(x: Components, dim: int) -> Components:
-    """log(sum_j exp(x_j)) along a dimension, which it removes.
+    """Return log(sum_j exp(x_j)) along a dimension, which it removes.
 
     The error is relative to the larger of the result and the largest x: where the two nearly
     cancel, it is that of x.

@@ -1,4 +1,4 @@
-"""Rows of expansions, of which each has a largest number, and a sum."""
+"""Maxima and sums of rows of expansions."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from mcf.kernels import operations as ex
 from mcf.kernels import registry
 from mcf.kernels.row_tasks import RowTask
 
-# Rows shorter than this are added up side by side, element by element.
+# Shorter rows are added side by side, element by element.
 _SHORT = 32
 
 
 class Rows(NamedTuple):
-    """How rows lie in memory.
+    """The layout of rows in two dimensions.
 
     Args:
-        axis: along which they are in two dimensions: 1 where an executor may have loops over them,
-            else 0, which lets kernels of elements add up all rows at once.
+        axis: the dimension of a row's elements: 1 if an executor may have loops over rows, else 0,
+            so
+            that elementwise kernels add all rows at once.
     """
 
     axis: int
 
     @classmethod
     def of(cls, shape: torch.Size, dim: int, dtype: torch.dtype | None) -> Rows:
-        """For rows along a dimension of a shape, computed in components of a dtype."""
+        """Return the layout of rows along a dimension of a shape, for a working dtype."""
         long = shape[dim] >= _SHORT or shape[dim] == shape.numel()
         return cls(int(long and dtype is torch.float64))
 
     def flat(self, x: Tensor, dim: int) -> Tensor:
-        """A tensor in two dimensions, contiguous."""
+        """Return a tensor in two dimensions, contiguous."""
         count = x.shape[dim]
         if self.axis:
             return x.movedim(dim, -1).reshape(-1, count).contiguous()
         return x.movedim(dim, 0).reshape(count, -1).contiguous()
 
     def shaped(self, x: Tensor, shape: Sequence[int], dim: int) -> Tensor:
-        """What `flat` made of a tensor of a shape, as that tensor, contiguous."""
+        """Undo `flat` for a tensor of this shape; the result is contiguous."""
         size = [*shape]
         length = size.pop(dim)
         moved = [*size, length] if self.axis else [length, *size]
         return x.reshape(moved).movedim(-self.axis, dim).contiguous()
 
     def largest(self, x: Components) -> tuple[Tensor, Components]:
-        """Index of the largest number of each row, the first of those, and the number.
+        """Return the index of each row's largest number (the first if equal), and the number.
 
-        NaN is the largest; then its index is any. Normalised expansions are in the order of their
-        leading components, among equals of the next, and so on.
+        NaN is the largest; then the index is arbitrary. Normalised expansions are ordered by their
+        leading components, then the next, and so on.
         """
         rows, count = self._shape(x)
         found = self._alone(x) if x[0].device.type == "cpu" else None
@@ -76,19 +77,19 @@ class Rows(NamedTuple):
         return index.view(rows), (torch.where(nan.view(rows), math.nan, first), *others)
 
     def _alone(self, x: Components) -> tuple[Tensor, Components] | None:
-        """The same where leading components alone say which it is."""
+        """Return the largest numbers if leading components decide; None otherwise."""
         first, index = x[0].max(self.axis, keepdim=True)
-        # One of each row where there are so many in all, since without NaN each has one.
+        # Without NaN every row has a maximum, so this count means exactly one per row.
         if int((x[0] == first).count_nonzero()) != len(index.view(-1)) or bool(first.isnan().any()):
             return None
         return index.view(-1), tuple(c.gather(self.axis, index).view(-1) for c in x)
 
     def spread(self, x: Components, like: Tensor) -> Components:
-        """Numbers of the rows at each of their elements."""
+        """Broadcast numbers of rows to their elements."""
         return tuple(c.unsqueeze(self.axis).expand(like.shape).contiguous() for c in x)
 
     def rest(self, x: Components, index: Tensor) -> Components:
-        """Sums of all numbers but one of each row, in pairs; x is changed."""
+        """Return sums of all numbers except one of each row, in pairs; x is changed."""
         rows, count = self._shape(x)
         if self.axis:
             sums = tuple(c.new_empty(rows) for c in x)
@@ -99,12 +100,12 @@ class Rows(NamedTuple):
         return _total(x if self.axis == 0 else tuple(c.mT.contiguous() for c in x))
 
     def _shape(self, x: Components) -> tuple[int, int]:
-        """Rows and their length."""
+        """Return the number of rows and their length."""
         return x[0].shape[1 - self.axis], x[0].shape[self.axis]
 
 
 def _total(x: Components) -> Components:
-    """Sum over dimension 0, in pairs."""
+    """Return the sum over dimension 0, in pairs."""
     while x[0].shape[0] > 1:
         n = x[0].shape[0]
         half = n // 2

@@ -1,7 +1,8 @@
-"""How large the errors of the special functions can be, derived step by step.
+"""Error bounds of the special functions, derived step by step.
 
-As `mcf.elementary.error_bounds`, with two numbers: the error relative to the result, and where that
-is a difference of two terms, below zero, the error relative to the sum of their magnitudes.
+They work as in `mcf.elementary.error_bounds`, with two numbers: the error relative to the result,
+and below zero, where that is a difference of two terms, the error relative to the sum of their
+magnitudes.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ Errors = tuple[float, float]
 
 
 def underflow(e: Steps, least: float = 2.0**-52) -> float:
-    """What the sine of a small angle loses in float32, where it is scaled below `least`.
+    """Return the error of the sine of a small angle in float32, scaled below `least`.
 
-    Below 2**-149, up to 16 times, which is 2**-93 of 2**-52.
+    Bits below 2**-149 are lost up to 16 times, which is 2**-93 of 2**-52.
     """
     return 0.0 if e.fmt is FP64 else 2.0**-145 / least
 
@@ -53,9 +54,9 @@ def _taylor(
     falling: bool = False,
     steep: int = 0,
 ) -> float:
-    """A series of `gamma_tables`; its argument may be a sum that has been rounded.
+    """Return the error of a series of `gamma_tables`; its argument may be a rounded sum.
 
-    Of a falling function all coefficients have alternating signs.
+    For a falling function the coefficients alternate in sign.
     """
     table = tables.table(name, torch.device("cpu"))[0].reshape(-1, degrees)
     degree = gamma.degree_needed(e.terms, spare, degrees)
@@ -65,7 +66,8 @@ def _taylor(
     for row in table.abs().tolist():
         rows = [*zip(row, needed, strict=False), (row[degree], 1)]
         found, size = e.horner(rows, 1.0, e.beside(), steps)
-        # An argument below 128 halves of its interval. Coefficients fall by five bits and more.
+        # The argument is below 128 half-widths of its interval. Coefficients fall by at least five
+        # bits.
         found += 128 * 2 * row[1] * e.collect() + 2 * row[degree + 1]
         least = 2 * row[0] - size
         if falling:
@@ -77,24 +79,24 @@ def _taylor(
 
 
 def _stirling(e: Steps, k: int) -> float:
-    """The series divided by its first term, of 1 / z^2."""
+    """Return the error of the series divided by its first term, from 1 / z^2."""
     coefficient = functools.partial(gamma.stirling, k)
     return e.polynomial(2.0**-gamma._BITS, gamma._BITS, coefficient, 8.0, 2 * e.div() + e.mul())
 
 
 def _angle(e: Steps, least: float = 2.0**-52) -> float:
-    """pi times what is left of x beside a whole number, from `least` on."""
+    """Return the error of pi times the distance of x from a whole number, from `least` on."""
     return 2 * e.collect() + e.mul() + e.constant() + underflow(e, least)
 
 
 def lgamma(e: Steps) -> Errors:
-    """Series of (x - 1) (x - 2) g(x), Stirling's, log|x| below 1/2, reflection below -1/2."""
+    """Return the errors of lgamma: (x - 1) (x - 2) g(x), Stirling's, log|x|, reflection."""
     near = _taylor(e, "lgamma_series") + 2 * e.mul() + 2 * e.collect()
-    # log x - 1 and (x - 1/2) (log x - 1) from 64 on, beside which the rest is a 400-th.
+    # log x - 1 and (x - 1/2) (log x - 1) from 64 on; the rest is at most a 400th of them.
     least = math.log(gamma_arguments.FAR)
     rest = e.add() + e.constant() + _stirling(e, 0) + 3 * e.mul() + e.div()
     far = log(e) * least / (least - 1) + e.add() + e.collect() + e.mul() + rest / 400 + e.add()
-    # 0 < x < 1/2: -log x is .69 and more, log Gamma(1 + x) at least -.1215.
+    # 0 < x < 1/2: -log x is at least 0.69, log Gamma(1 + x) at least -0.1215.
     half = math.log(2)
     low = (0.1215 * near + half * log(e)) / (half - 0.1215) + e.add()
     chord = max(sin_cos(e)) + _angle(e) + e.mul() + e.constant()
@@ -103,11 +105,11 @@ def lgamma(e: Steps) -> Errors:
 
 
 def digamma(e: Steps) -> Errors:
-    """Series of (x - x0) h(x), Stirling's, 1/x below 1/2, the cotangent below 0."""
+    """Return the errors of digamma: (x - x0) h(x), Stirling's, 1/x below 1/2, cotangent below 0."""
     near = _taylor(e, "digamma_series") + e.mul() + e.collect()
     rest = e.add() + _stirling(e, 1) + 3 * e.mul() + e.div()
     far = 1.01 * log(e) + e.add() + rest / 400
-    # 1/x is 2 and more, digamma(1 + x) from -.578 to .037.
+    # 1/x is at least 2, digamma(1 + x) from -0.578 to 0.037.
     low = 0.3 * near + 1.02 * e.div() + e.add()
     # x / (sin x cos x) is at most pi/2 up to pi/4.
     cotangent = sum(sin_cos(e)) + math.pi / 2 * _angle(e) + e.mul() + e.constant() + e.div()
@@ -115,26 +117,27 @@ def digamma(e: Steps) -> Errors:
 
 
 def trigamma(e: Steps) -> Errors:
-    """Series, Stirling's, 1/x^2 below 1/2, the sine below 0."""
+    """Return the errors of trigamma: series, Stirling's, 1/x^2 below 1/2, sine below 0."""
     near = _taylor(e, "trigamma_series")
     rest = e.add() + e.div() + _stirling(e, 2) + 3 * e.mul() + e.constant()
     far = e.add() + e.div() + rest / 100
     low = max(near, 2 * e.div() + e.mul()) + e.add() + underflow(e)
-    # (pi / sin)^2 is pi^2 and more, trigamma(1 - x) at most 1.645.
+    # (pi / sin)^2 is at least pi^2, trigamma(1 - x) at most 1.645.
     square = 2 * (max(sin_cos(e)) + _angle(e) + e.constant() + e.div()) + e.mul()
     down = 1.21 * square + 0.21 * max(near, far) + e.add()
     return max(near, far, low, down), 0.0
 
 
 def _polygamma(e: Steps, m: int, *, zeta: bool = False) -> Errors:
-    """Series, Stirling's, m! / x^(m+1) below 1/2, powers of the sine below 0; divided by m!."""
+    """Return the errors of polygamma: series, Stirling's, m! / x^(m+1) below 1/2, sine below 0."""
     name, degrees = f"polygamma_{m}_series", polygamma.degrees(m)
     near = _taylor(e, name, degrees, polygamma.spare(m), falling=m > 4, steep=polygamma.steep(m))
     coefficient = functools.partial(polygamma.stirling, m)
     tail = e.polynomial(2.0**-gamma._BITS, gamma._BITS, coefficient, 8.0, 2 * e.div() + e.mul())
-    # Whole numbers of more bits than a float has are constants that are rounded.
+    # Whole numbers with more bits than a float are rounded constants.
     whole = e.constant() * (m > 4)
-    # What is beside 1: m/(2 z) + m (m + 1)/(12 z^2) at most, the former up to a 32nd for m = 4.
+    # The terms after 1 are at most m/(2 z) + m (m + 1)/(12 z^2); the former is up to 1/32 for m =
+    # 4.
     share = max(1 / 32, m / 128 + m * (m + 1) / 49152)
     rest = (e.add() + e.div() + tail + 4 * e.mul() + e.constant() + whole) * share
     far = rest + e.add() + e.div() + m * (e.mul() + e.collect()) + whole
@@ -147,16 +150,18 @@ def _polygamma(e: Steps, m: int, *, zeta: bool = False) -> Errors:
     down = step + (m + 1) * (sine + e.constant()) + _weight(e, m, sine, whole)
     last = zeta * (e.mul() + e.constant())
     if m % 2:
-        # The power is 2 pi^4 and more for m = 3, what is taken from it at most 6.5; less beyond.
+        # The power is at least 2 pi^4 for m = 3, and the subtracted term at most 6.5; less for
+        # larger m.
         found = max(near, far, low, 1.04 * down + 0.04 * max(near, far) + 1.04 * e.add())
         return found + last, 0.0
-    # Relative to the sum of all m! / |x + k|^(m+1), which is no less than either term. What is lost
-    # with r is at most (m + 1) of it, also where the cosine is small; `down` has twice as much.
+    # Relative to the sum of all m! / |x + k|^(m + 1), which is at least either term. The error of r
+    # contributes at most (m + 1) times itself, also where the cosine is small; `down` includes
+    # twice as much.
     return max(near, far, low) + last, max(down, near, far) + e.add() + last
 
 
 def _weight(e: Steps, m: int, cosine: float, whole: float) -> float:
-    """g_m(c), of degree m - 1: Horner's rule in c^2, all terms of one sign."""
+    """Return the error of g_m(c), of degree m - 1: Horner's rule in c^2, all terms of one sign."""
     steps = (m - 1) // 2
     found = (m - 1) * cosine + steps * (e.mul() + e.add() + whole)
     return found + max(steps - 1, 0) * e.mul() + (m % 2 == 0 and steps > 0) * e.mul()
@@ -182,12 +187,12 @@ DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "airy_ai": functools.partial(airy_bounds.airy_ai, m=0),
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
-# Derived from something that was only looked at: how near the start of both is
-# (`start_bits` of `mcf.elementary.format`), which is two bits nearer and more wherever it was.
+# These bounds rest on an observed accuracy of the start (`start_bits` of `mcf.elementary.format`),
+# which was at least two bits better in all trials.
 OBSERVED = ("erfinv", "ndtri")
 
 
-# Derivatives that autograd asks for.
+# Derivatives that autograd needs.
 SLOPES: dict[str, Callable[[Steps], Errors]] = {
     "erf_1": error_function_bounds.erf_1,
     "gelu_1": error_function_bounds.gelu_1,
@@ -205,7 +210,7 @@ SLOPES: dict[str, Callable[[Steps], Errors]] = {
 
 
 def of_order(function: str) -> int | None:
-    """The order of a polygamma or zeta function that is made when it is asked for, or None."""
+    """Return the order of a polygamma or zeta function that is created on request, or None."""
     kind, _, digits = function.rpartition("_")
     if kind not in ("polygamma", "zeta") or not digits.isdecimal():
         return None
@@ -218,7 +223,7 @@ def _errors_of(function: str) -> Callable[[Steps], Errors]:
     if order is None:
         return (DERIVED | SLOPES)[function]
     zeta = function.startswith("zeta")
-    # Makes the table.
+    # This creates the table.
     (polygamma.zeta(order + 1) if zeta else polygamma.polygamma(order))
     return functools.partial(_polygamma, m=order, zeta=zeta)
 
@@ -227,9 +232,9 @@ def _errors_of(function: str) -> Callable[[Steps], Errors]:
 def derived(
     function: str, fmt: Format, terms: int, register: Format = FP64
 ) -> tuple[float, float, bool]:
-    """The bounds in units of u**terms, of the result and of the terms; whether they are proved.
+    """Return the bounds in units of u**terms, of the result and the terms; whether they are proved.
 
-    Of the rounding to components see `mcf.elementary.function_bounds.derived`.
+    For the rounding to components see `mcf.elementary.function_bounds.derived`.
     """
     width = FP64 if fmt is FP64 else register
     with computing_in(width):

@@ -1,7 +1,7 @@
-"""What an operation of torch on tensors is on the registers of one element, as text.
+"""Translate PyTorch operations on tensors to source text on the registers of one element.
 
-`Writer` knows the variables and literals of a formula and the functions that its text calls; which
-operations come in which order is for `mcf.elementary.formula_recording` to say.
+`Writer` knows the variables and literals of a formula and the functions that its text calls;
+`mcf.elementary.formula_recording` decides which operations come in which order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 class UnrecordableError(Exception):
-    """A program does what no formula does: looks at a number, or mixes elements."""
+    """A program reads a number or mixes elements, which a formula cannot do."""
 
 
 # Python's operators, on registers, longs and conditions.
@@ -32,13 +32,13 @@ _INFIX = {
     "__rshift__": ">>", "__lshift__": "<<",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
 }  # fmt: skip
-# Functions of registers. No root: `torch.sqrt`, which a program would run, is not rounded correctly
-# on every processor; `arithmetic.sqrt` is.
+# Functions of registers. There is no root: `torch.sqrt` is not correctly rounded on every
+# processor; `arithmetic.sqrt` is.
 _CALLS: dict[str, Any] = {
     "neg": p.neg, "abs": p.absolute, "floor": p.floor, "round": p.rint, "sign": longs.sign,
     "div": p.div,
 }  # fmt: skip
-# And those that look at their bits.
+# Functions that read the bits of registers.
 _BITWISE: dict[Format, dict[str, Any]] = {
     FP64: {
         "copysign": longs.with_sign, "signbit": longs.negative, "isinf": longs.infinite,
@@ -48,13 +48,13 @@ _BITWISE: dict[Format, dict[str, Any]] = {
         "isinf": longs.short_infinite,
     },
 }  # fmt: skip
-# What is rounded to the format of the operands.
+# Operations whose results are rounded to the format of the operands.
 _ROUNDED = ("add", "sub", "mul", "div", "rsub", "reciprocal")
 _LONGS = (torch.int64, torch.int32)
 
 
-# Roundings to formats of components, by the registers; to the registers' own it is `rn`, which
-# keeps compilers from contracting.
+# Roundings to component formats, by register format; to the registers' own it is `rn`, which
+# prevents contraction by compilers.
 _NARROW: dict[Format, dict[torch.dtype, Any]] = {
     FP64: {
         torch.float32: p.narrow, torch.bfloat16: longs.nearest_bf16,
@@ -65,17 +65,18 @@ _NARROW: dict[Format, dict[torch.dtype, Any]] = {
 
 
 def _nearest(x: float, dtype: torch.dtype) -> float:
-    """The nearest number of a format."""
+    """Return the nearest number of a format."""
     return torch.tensor(x, dtype=dtype, device="cpu").item()
 
 
 class Writer:
-    """Expressions over named values, which are tensors that are alive.
+    """Expressions over named values, which are living tensors.
 
     Args:
         named: the variables of the formula, by name.
-        register: the format of the registers, float64 or float32. The integers beside them have as
-            many bits, though those of the program are int64.
+        register: the format of the registers, float64 or float32. Integers have as many bits,
+            though
+            those of the program are int64.
     """
 
     def __init__(self, named: Mapping[str, Tensor], register: Format = FP64) -> None:
@@ -84,7 +85,7 @@ class Writer:
         self._narrow = _NARROW[register]
         self._calls = _CALLS | _BITWISE[register]
         self._names = {id(t): name for name, t in named.items()}
-        # Identities are those of living tensors.
+        # Tensors must stay alive, so that their ids stay unique.
         self._alive: list[Tensor] = [*named.values()]
         # The variables that were read since the last `begin`.
         self.read: list[str] = []
@@ -96,24 +97,24 @@ class Writer:
         self.read = []
 
     def has(self, x: Any) -> bool:
-        """Whether x is a variable of the formula."""
+        """Return whether x is a variable of the formula."""
         return id(x) in self._names
 
     def name(self, x: Tensor, name: str | None = None) -> str:
-        """Give a tensor a name, a new one if none is given."""
+        """Give a tensor a name, by default a fresh one."""
         self._alive.append(x)
         self._names[id(x)] = name or f"v{len(self._alive)}"
         return self._names[id(x)]
 
     def call(self, function: Any, *arguments: str) -> str:
-        """A call of a primitive or an algorithm."""
+        """Return a call of a primitive or an algorithm."""
         name: str = function.__name__
         known = self.called.setdefault(name, function)
         assert known is function, f"two functions are called {name}"
         return f"{name}({', '.join(arguments)})"
 
     def value(self, x: Any, dtype: torch.dtype) -> str:
-        """A variable, or a literal for a number or a tensor of equal numbers."""
+        """Return a variable, or a literal for a number or a tensor of equal numbers."""
         if isinstance(x, Tensor):
             if self.has(x):
                 self.read.append(self._names[id(x)])
@@ -129,10 +130,10 @@ class Writer:
         if not isinstance(x, (int, float)):
             raise UnrecordableError(f"an argument {x}")
         if dtype is torch.float32 is self._kind and math.isfinite(x):
-            # As torch rounds a number beside a tensor.
+            # PyTorch rounds a number that is combined with a tensor.
             x = _nearest(x, dtype)
         if not dtype.is_floating_point or (dtype in self._narrow and _nearest(x, dtype) != x == x):
-            raise UnrecordableError(f"the number {x} beside {dtype}")
+            raise UnrecordableError(f"the number {x} with dtype {dtype}")
         if not math.isfinite(x):
             if self._register is FP32:
                 (pattern,) = struct.unpack(">i", struct.pack(">f", x))
@@ -144,7 +145,7 @@ class Writer:
         return self.call(p.neg, number) if math.copysign(1.0, x) < 0 else number
 
     def expression(self, func: Any, args: Any, kwargs: Mapping[str, Any], to: torch.dtype) -> str:
-        """What an operation of torch computes, of this dtype."""
+        """Return the expression of a PyTorch operation with a result of this dtype."""
         name = func.overloadpacket.__name__.removesuffix("_" * (not _dunder(func)))
         text = self._expression(func, name, args, kwargs, to)
         if to in self._narrow and name in _ROUNDED:
@@ -185,7 +186,7 @@ class Writer:
         raise UnrecordableError(f"{func} of {kind}")
 
     def _clamped(self, args: Any, kwargs: Mapping[str, Any], kind: torch.dtype) -> str:
-        """Between bounds, of which one may be absent; nan stays."""
+        """Return a value clamped to bounds, either of which may be absent; NaN stays."""
         text = self.value(args[0], kind)
         bounds = dict(zip(("min", "max"), args[1:], strict=False)) | {**kwargs}
         for side, function in (("min", longs.larger), ("max", longs.smaller)):
@@ -210,7 +211,7 @@ class Writer:
         raise UnrecordableError(f"{func} of integers")
 
     def rounded(self, x: Tensor, to: torch.dtype) -> str:
-        """A register rounded once to a narrower format."""
+        """Return a register rounded once to a narrower format."""
         return self.call(self._narrow[to], self.value(x, x.dtype))
 
     def _converted(self, x: Tensor, to: torch.dtype) -> str:
@@ -237,10 +238,10 @@ class Writer:
         return self.call(functions[x.dtype, to], value)
 
     def entry(self, table: Tensor, place: Tensor) -> str:
-        """An entry of a table, at an index that is inside it whatever numbers a caller gives."""
+        """Return an entry of a table, with its index clamped into the table."""
         name = tables.named.get(table.untyped_storage().data_ptr())
         if name is None or table.dtype != self._kind or not self.has(place):
-            raise UnrecordableError("an index into what is no table")
+            raise UnrecordableError("an index into a tensor that is not a table")
         self.tables[name] = None
         self.read.append(name)
         at = self.call(longs.larger, self.value(place, torch.int64), self.call(p.whole, "0"))

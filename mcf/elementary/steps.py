@@ -1,6 +1,6 @@
-"""Steps of functions along a dimension: what they do element by element, one kernel each.
+"""Elementwise steps of functions along a dimension, one kernel each.
 
-A step is a program over tensors, which is what the torch executor runs; the others run its formula
+A step is a program over tensors. The torch executor runs it; the others run its formula
 (`mcf.elementary.formula_recording`), with the same bits, as a kernel.
 """
 
@@ -22,16 +22,15 @@ from mcf.kernels.formats import Format
 
 
 class Step(NamedTuple):
-    """A program of floats to floats.
+    """A program from floats to floats.
 
     Args:
         name: of the step.
-        compute: what computes it, of its arguments, the function's format and a number of
-            components.
+        compute: the program: arguments, the function's format and a number of components.
         arguments: their names.
         enters: whether the arguments have the function's format; else they have that of the
             registers.
-        leaves: whether the results have.
+        leaves: whether the results have the function's format.
     """
 
     name: str
@@ -45,15 +44,14 @@ class Step(NamedTuple):
 def kernel(
     step: Step, fmt: Format, count: int, terms: tuple[int, ...], register: Format
 ) -> Elementwise:
-    """The kernel of a step.
+    """Return the kernel of a step.
 
     Args:
         step: the step.
-        fmt: the function's format; that of the registers where neither arguments nor results have
-            it.
-        count: what the program is given as the number of components.
+        fmt: the function's format; that of the registers if neither arguments nor results have it.
+        count: the number of components passed to the program.
         terms: how many floats each argument has.
-        register: in which it computes.
+        register: the format of the registers.
     """
     given = fmt if step.enters else register
     name = f"{step.name}_{count}"
@@ -61,7 +59,7 @@ def kernel(
         name, step.compute, step.arguments, fmt, terms, register, given, count
     )
     arguments = dict(zip(step.arguments, terms, strict=True))
-    # What leaves in another format has been rounded to it.
+    # Results of another format have already been rounded to it.
     held = stored(fmt) if step.leaves else register
     return declared(found, arguments, stored(given), held, fmt, register)
 
@@ -69,7 +67,7 @@ def kernel(
 def kernel_on(
     step: Step, fmt: Format, count: int, terms: tuple[int, ...], device: torch.device
 ) -> tuple[Elementwise, list[torch.Tensor]]:
-    """The kernel of a step in the format of the computation and the tables that it reads."""
+    """Return the kernel of a step in the working format, and the tables that it reads."""
     register = working().format
     if not (step.enters or step.leaves):
         fmt = register
@@ -85,14 +83,14 @@ def run(
     given: Sequence[Components],
     out: Sequence[torch.Tensor] | None = None,
 ) -> Components:
-    """A step on contiguous components of one shape, in the format of the computation.
+    """Run a step on contiguous components of one shape, in the working format.
 
     Args:
         step: the step.
         fmt: the function's format.
-        count: what its program is given as the number of components.
+        count: the number of components passed to its program.
         given: its arguments.
-        out: tensors for the results, in the format that they have.
+        out: tensors for the results, in their format.
     """
     first = given[0][0]
     if registry.executor_for(first.device) == "torch" or first.numel() == 0:
@@ -113,7 +111,7 @@ def run(
 
 
 def _into(out: Sequence[torch.Tensor] | None, found: Components) -> Components:
-    """The results, in the tensors that are given for them."""
+    """Store results in the given tensors, if any."""
     if out is None:
         return found
     return tuple(o.copy_(c) for o, c in zip(out, found, strict=True))

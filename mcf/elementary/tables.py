@@ -1,4 +1,4 @@
-"""Constants and tables of constants as expansions, made once and kept per device.
+"""Constants and tables of constants as expansions, computed once and cached per device.
 
 Every number is rounded from an exact one (`mcf.elementary.fixed`): component by component to
 nearest, so that the first m components of a row are the row of m components.
@@ -20,36 +20,37 @@ from mcf.elementary.kept import kept
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import FP32, FP64, Format
 
-# The most components that any computation works with.
+# The largest number of components in any computation.
 TERMS = 4
 
 # exp: arguments are reduced to |r| <= log(2) / (2 * EXP_STEPS).
 EXP_STEPS = 256
-# exp: parts of log(2) / EXP_STEPS of so many bits, whose products with an integer are exact.
+# exp: bits of the parts of log(2) / EXP_STEPS, whose products with an integer are exact.
 EXP_CHUNK = 32
 EXP_CHUNKS = 8
-# expm1: 2**(k / EXP_STEPS) - 1 is kept for |k| up to this.
+# expm1: the table has 2**(k / EXP_STEPS) - 1 for |k| up to this.
 EXPM1_LIMIT = 512
 # log: mantissas are compared with multiples of 1 / LOG_STEPS between sqrt(1/2) and sqrt(2).
 LOG_STEPS = 256
 LOG_FIRST, LOG_LAST = 181, 363
-# log: exponents of the argument; atanh's, 2/(1 - x), is as large as 1 over a subnormal number.
+# log: exponents of the argument; that of atanh, 2/(1 - x), may be the inverse of a subnormal
+# number.
 LOG_EXPONENTS = range(-1080, 1080)
 # log10: powers of ten that four components may hold.
 TENS = 96
 
 
-# Components kept in tables; pow wants more of some than it computes with.
+# Components kept in tables; pow needs more of some than it computes with.
 _KEPT = TERMS + 1
 
 
 def rows(values: Sequence[Fraction], terms: int = _KEPT) -> Tensor:
-    """[terms, len(values)] components of each value."""
+    """Return the components of each value, [terms, len(values)]."""
     return _rows([(v.numerator, v.denominator) for v in values], terms)
 
 
 def _rows(quotients: Sequence[tuple[int, int]], terms: int = _KEPT) -> Tensor:
-    """The same of quotients, which need not be in lowest terms."""
+    """Return the components of quotients, which need not be in lowest terms."""
     numbers = [fixed.parts(*q, terms) for q in quotients]
     return torch.tensor(numbers, dtype=torch.float64, device="cpu").T
 
@@ -68,7 +69,7 @@ named: dict[int, str] = {}
 
 
 def table(name: str, device: torch.device) -> Tensor:
-    """A table by the name of the function below that makes it, in the format of the computation."""
+    """Return the table of a maker's name, in the working format."""
     return _table_in(name, device, working().format)
 
 
@@ -76,7 +77,7 @@ def table(name: str, device: torch.device) -> Tensor:
 def _table_in(name: str, device: torch.device, fmt: Format) -> Tensor:
     made = kept(name, _makers[name])
     if fmt is FP32 and made.dtype is torch.float64:
-        # The same numbers: five components of float64 have more bits than those of float32.
+        # Five float64 components have more bits than those of float32, so this rounds once.
         narrow = torch.ops.mcf.convert(list(made.unbind()), torch.float32, len(made))
         made = torch.stack(narrow)
     found = made.to(device)
@@ -86,21 +87,21 @@ def _table_in(name: str, device: torch.device, fmt: Format) -> Tensor:
 
 
 def lookup(name: str, index: Tensor, terms: int) -> Components:
-    """Rows of a table: `terms` components of the entries at an int64 index."""
+    """Return rows of a table: `terms` components of the entries at an int64 index."""
     t = table(name, index.device)
     return tuple(entries(t[k], index) for k in range(terms))
 
 
 def entries(t: Tensor, index: Tensor) -> Tensor:
-    """Those at an int64 index, which is brought inside: components need not be normalised.
+    """Return entries at an int64 index, clamped, since components need not be normalised.
 
-    Where a formula is recorded, its statement brings it inside (`Writer.entry`).
+    While a formula is recorded, its statement clamps the index (`Writer.entry`).
     """
     return t[index if left_out.get() is not None else index.clamp(0, len(t) - 1)]
 
 
 def constant(value: Fraction, terms: int, device: torch.device) -> Components:
-    """A number as `terms` tensors without dimensions, in the format of the computation."""
+    """Return a number as `terms` zero-dimensional tensors, in the working format."""
     return _constant_in(value, terms, device, working().format)
 
 
@@ -112,13 +113,13 @@ def _constant_in(value: Fraction, terms: int, device: torch.device, fmt: Format)
 
 @_table
 def exp_powers() -> Tensor:
-    """2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS."""
+    """Return 2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS."""
     return rows(_powers(range(EXP_STEPS)))
 
 
 @_table
 def exp_powers_minus_one() -> Tensor:
-    """2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT."""
+    """Return 2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT."""
     steps = range(-EXPM1_LIMIT, EXPM1_LIMIT + 1)
     return rows([p - 1 for p in _powers(steps)])
 
@@ -135,12 +136,12 @@ def _powers(steps: range) -> list[Fraction]:
 
 @_table
 def exp_chunks() -> Tensor:
-    """Parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
+    """Return parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
     return _chunks(fixed.to_fraction(fixed.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS)
 
 
 def _chunks(value: Fraction, shift: int, bits: int, count: int) -> Tensor:
-    """A number below 2**-shift in parts of so many bits."""
+    """Split a number below 2**-shift into `count` parts of `bits` bits."""
     parts, scale = [], Fraction(2) ** (bits + shift)
     for _ in range(count):
         part = round(value * scale) / scale
@@ -157,7 +158,7 @@ def _log_nodes() -> list[Fraction]:
 
 @functools.cache
 def log_base(base: int) -> Fraction:
-    """log(base) for base 2 and 10, 1 for base 0 (e)."""
+    """Return log(base) for base 2 and 10, 1 for base 0 (e)."""
     return {
         0: Fraction(1),
         2: fixed.to_fraction(fixed.ln2()),
@@ -167,19 +168,19 @@ def log_base(base: int) -> Fraction:
 
 @_table
 def log_nodes_0() -> Tensor:
-    """log(j / LOG_STEPS) at index j - LOG_FIRST."""
+    """Return log(j / LOG_STEPS) at index j - LOG_FIRST."""
     return rows(_log_nodes())
 
 
 @_table
 def log_nodes_2() -> Tensor:
-    """The same to base 2."""
+    """Return log2(j / LOG_STEPS) at index j - LOG_FIRST."""
     return rows([v / log_base(2) for v in _log_nodes()])
 
 
 @_table
 def log_nodes_10() -> Tensor:
-    """The same to base 10."""
+    """Return log10(j / LOG_STEPS) at index j - LOG_FIRST."""
     return rows([v / log_base(10) for v in _log_nodes()])
 
 
@@ -190,48 +191,48 @@ def _log_exponents(base: int) -> Tensor:
 
 @_table
 def log_exponents_0() -> Tensor:
-    """k log(2) at index k - LOG_EXPONENTS[0]."""
+    """Return k log(2) at index k - LOG_EXPONENTS[0]."""
     return _log_exponents(0)
 
 
 @_table
 def log_exponents_2() -> Tensor:
-    """The same to base 2: k."""
+    """Return k log2(2) = k at index k - LOG_EXPONENTS[0]."""
     return _log_exponents(2)
 
 
 @_table
 def log_exponents_10() -> Tensor:
-    """The same to base 10."""
+    """Return k log10(2) at index k - LOG_EXPONENTS[0]."""
     return _log_exponents(10)
 
 
 @_table
 def tens() -> Tensor:
-    """10**k for 0 <= k < TENS."""
+    """Return 10**k for 0 <= k < TENS."""
     return rows([Fraction(10**k) for k in range(TENS)])
 
 
 # sin, cos: nodes are multiples of 1 / ANGLE_STEPS; atan: of 1 / ATAN_STEPS.
 ANGLE_STEPS, ATAN_STEPS = 256, 64
 SIN_LAST, ATAN_LAST = 202, 64
-# Cody and Waite: pi/2 in parts of so many bits, whose products with k < 2**11 are exact.
+# Cody and Waite: bits of the parts of pi/2, whose products with k < 2**11 are exact.
 HALF_PI_CHUNK = 42
 HALF_PI_CHUNKS = 12
-# Payne and Hanek: 1/(2 pi) in limbs of so many bits; the first is the one of 2**-LIMB.
+# Payne and Hanek: bits of a limb of 1/(2 pi); the first limb has weight 2**-LIMB.
 LIMB = 24
 LIMBS_BEFORE, LIMBS_AFTER = 64, 68
 
 
 @_table
 def sines() -> Tensor:
-    """sin(j / ANGLE_STEPS)."""
+    """Return sin(j / ANGLE_STEPS)."""
     return rows([fixed.to_fraction(_sin_cos(j)[0]) for j in range(SIN_LAST + 1)])
 
 
 @_table
 def cosines() -> Tensor:
-    """cos(j / ANGLE_STEPS)."""
+    """Return cos(j / ANGLE_STEPS)."""
     return rows([fixed.to_fraction(_sin_cos(j)[1]) for j in range(SIN_LAST + 1)])
 
 
@@ -241,41 +242,41 @@ def _sin_cos(j: int) -> tuple[int, int]:
 
 @_table
 def arctangents() -> Tensor:
-    """atan(j / ATAN_STEPS)."""
+    """Return atan(j / ATAN_STEPS)."""
     angles = [fixed.atan(Fraction(j, ATAN_STEPS)) for j in range(ATAN_LAST + 1)]
     return rows([fixed.to_fraction(a) for a in angles])
 
 
 @_table
 def half_pi_chunks() -> Tensor:
-    """Parts of pi/2, HALF_PI_CHUNK bits each, largest first."""
+    """Return parts of pi/2, HALF_PI_CHUNK bits each, largest first."""
     return _chunks(fixed.to_fraction(fixed.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS)
 
 
 @_table
 def turn_limbs() -> Tensor:
-    """1/(2 pi) as LIMB-bit digits, int64; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
+    """Return 1/(2 pi) as LIMB-bit digits; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
     limbs = turn_digits(LIMB, LIMBS_BEFORE, LIMBS_AFTER)
     return torch.tensor(limbs, dtype=torch.int64, device="cpu")
 
 
 def turn_digits(limb: int, before: int, after: int) -> list[int]:
-    """Digits of 1/(2 pi) behind zeros."""
+    """Return digits of 1/(2 pi) after `before` zeros."""
     value = fixed.quotient(fixed.ONE, 2 * fixed.pi())
     mask = (1 << limb) - 1
     digits = [value >> (fixed.BITS - limb * m) & mask for m in range(1, after + 1)]
     return [0] * before + digits
 
 
-# erfcx: 32 nodes to each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
+# erfcx: 32 nodes in each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
 ERFCX_STEPS = 32
 ERFCX_OCTAVES = 6
-# Degrees kept, enough for |v|^k <= 1 and coefficients that fall by 6 bits a degree.
+# Degrees kept, enough for |v|^k <= 1 and coefficients that fall by 6 bits per degree.
 ERFCX_DEGREES = 38
 
 
 def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
-    """(node, width of its interval), ascending."""
+    """Return (node, width of its interval), ascending."""
     nodes = []
     for octave in range(ERFCX_OCTAVES):
         start, length = (2 ** (octave - 1), 2 ** (octave - 1)) if octave else (0, 1)
@@ -286,9 +287,9 @@ def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
 
 @functools.cache
 def erfcx_at_nodes(count: int) -> list[tuple[list[int], Fraction]]:
-    """Taylor coefficients of erfcx at each node, as `fixed`, and half of its interval's width.
+    """Return Taylor coefficients of erfcx at each node, as `fixed`, and its half-width.
 
-    Continued from node to node downwards, in which direction errors shrink.
+    They are continued from node to node downwards, a direction in which errors shrink.
     """
     at, value = Fraction(32), fixed.erfcx_by_fraction(32)
     found = []
@@ -303,9 +304,9 @@ def erfcx_at_nodes(count: int) -> list[tuple[list[int], Fraction]]:
 
 @_table
 def erfcx_series() -> Tensor:
-    """Taylor coefficients at the nodes: [_KEPT, nodes * ERFCX_DEGREES], a node's lying together.
+    """Return Taylor coefficients at the nodes, [_KEPT, nodes * ERFCX_DEGREES], contiguous per node.
 
-    Of the argument v = 2 (z - node) / width.
+    The argument is v = 2 (z - node) / width.
     """
     coefficients = []
     for series, half in erfcx_at_nodes(ERFCX_DEGREES):

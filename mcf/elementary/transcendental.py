@@ -1,4 +1,4 @@
-"""The exponential and logarithmic functions: special values, and the computation in between."""
+"""The exponential and logarithmic functions: special values, and the general computation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Arguments = tuple[Components, ...]
 
 @function("x")
 def exp(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """e**x; 0 at -inf."""
+    """Return e**x; 0 at -inf."""
     (x,) = arguments
     y = enter(x, fmt)
     good = y[0].abs() <= working().exp_limit
@@ -42,10 +42,7 @@ def exp(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def expm1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """e**x - 1, accurate for small x too.
-
-    exp(x) - 1.
-    """
+    """Return e**x - 1, accurate for small x too."""
     (x,) = arguments
     y = enter(x, fmt)
     good = (y[0] <= working().exp_limit) & (y[0] >= working().least)
@@ -69,31 +66,25 @@ def _log(x: Components, fmt: Format, terms: int, base: int) -> Components:
 
 
 def _log_beyond(x: Tensor) -> Tensor:
-    """log of what is not positive and finite: -inf at 0, nan below, inf and nan themselves."""
+    """Return the log of special values: -inf at 0, NaN below, inf and NaN themselves."""
     return torch.where(x == 0, -math.inf, torch.where(x < 0, math.nan, x))
 
 
 @function("x")
 def log(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Natural logarithm; -inf at 0, nan below."""
+    """Return the natural logarithm; -inf at 0, NaN below."""
     return _log(arguments[0], fmt, terms, 0)
 
 
 @function("x")
 def log2(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Logarithm to base 2; exact for powers of two.
-
-    log(x) / log(2).
-    """
+    """Return the logarithm to base 2, log(x) / log(2); exact for powers of two."""
     return _log(arguments[0], fmt, terms, 2)
 
 
 @function("x")
 def log10(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Logarithm to base 10; exact for powers of ten.
-
-    log(x) / log(10); exact for powers of ten.
-    """
+    """Return the logarithm to base 10, log(x) / log(10); exact for powers of ten."""
     (x,) = arguments
     out = _log(x, fmt, terms, 10)
     k = out[0].to(working().format.dtype).round()
@@ -109,20 +100,17 @@ def log10(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def log1p(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(1 + x), accurate for small x too. -inf at -1, nan below.
-
-    log(1 + x).
-    """
+    """Return log(1 + x), accurate for small x too; -inf at -1, NaN below."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     second = y[1] if len(y) > 1 else torch.zeros_like(y[0])
-    # Whether x > -1 and x < -1; components being normalised, the first two tell.
+    # Test x > -1 and x < -1; for normalised components the first two suffice.
     above = (y[0] > -1) | ((y[0] == -1) & (second > 0))
     below = (y[0] < -1) | ((y[0] == -1) & (second < 0))
     good = above & (y[0] < math.inf)
     y = sanitized(y, good)
     one = torch.ones_like(y[0])
-    # Beside -1 the 1 is gone, and what is left may be as small as a number can be.
+    # If x0 is -1, the 1 cancels, and the rest may be as small as any number.
     alone = y[0] == -1.0
     zero = torch.zeros_like(one)
     floats = select(alone, (*y[1:], zero, zero), (one, *y))

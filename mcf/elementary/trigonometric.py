@@ -1,4 +1,4 @@
-"""sin, cos, tan and their inverses: special values, quadrants, and the computation in between."""
+"""sin, cos, tan and their inverses: special values, quadrants, and the general computation."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]
 
-# Up to here the argument is its own remainder: the reduction would find q = 0.
+# Up to this the argument is its own remainder: the reduction would find q = 0.
 _REDUCED = 0.78125
 
 
 class _Rest(NamedTuple):
-    """What a finite angle leaves beside the nearest multiple of pi/2.
+    """The difference of a finite angle and the nearest multiple of pi/2.
 
     Attributes:
         quadrant: 0 to 3.
         r: components.
-        lifted: components of r 2**-k, of which none is lost below the range.
+        lifted: components of r 2**-k, none of which underflows.
         k: 0 in float64.
     """
 
@@ -55,7 +55,7 @@ class _Rest(NamedTuple):
 
 
 def _rest(y: Components, fmt: Format, terms: int, count: int, *, full: bool = False) -> _Rest:
-    """In float32 `full` is for as many bits of a tiny rest as of any."""
+    """Reduce an angle; `full` keeps all bits of a tiny remainder in float32, too."""
     r, q = head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
     lifted, k = r, q
     size = y[0].abs()
@@ -68,7 +68,7 @@ def _rest(y: Components, fmt: Format, terms: int, count: int, *, full: bool = Fa
         large = size > angle_reduction.MEDIUM
         wanted = rare(large)
     else:
-        # In float32 all that is beyond takes the digits of 1/(2 pi).
+        # In float32 all larger arguments use the digits of 1/(2 pi).
         large = size > _REDUCED
         wanted = bool(large.any())
     if wanted:
@@ -90,7 +90,7 @@ def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
 
 @function("x")
 def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Sine of an angle in radians, reduced exactly whatever its size; nan for infinities."""
+    """Return the sine; angles of any size are reduced exactly; NaN at infinities."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
@@ -103,7 +103,7 @@ def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Cosine of an angle in radians, reduced exactly whatever its size; nan for infinities."""
+    """Return the cosine; angles of any size are reduced exactly; NaN at infinities."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     q, r, *_ = _rest(y, fmt, terms, working_terms(fmt, terms))
@@ -113,10 +113,7 @@ def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Tangent of an angle in radians, reduced exactly whatever its size; nan for infinities.
-
-    sin(x) / cos(x).
-    """
+    """Return tan x = sin x / cos x; angles of any size are reduced exactly; NaN at infinities."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
@@ -125,7 +122,7 @@ def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
     odd, tiny = (rest.quadrant & 1) == 1, y[0].abs() < working().tiny
     k = rest.k
     if working().format is not FP64:
-        # Where the rest is its own sine it is taken as it was before its scaling.
+        # A remainder that equals its sine is used before its scaling.
         near = rest.r[0].abs() < working().tiny
         s = select(near, rest.lifted, s)
         k = torch.where(near, torch.where(odd, -k, k), 0)
@@ -139,12 +136,12 @@ def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
 def _polar(
     y: Components, x: Components, count: int, negative: Tensor, shift: Tensor | int = 0
 ) -> tuple[Components, Tensor]:
-    """Angle of (x, y 2**shift) for x, y > 0, or pi less it where `negative`; and an exponent."""
+    """Return the angle of (x, y 2**shift), or pi minus it if `negative`, and an exponent."""
     limits = working()
     y, ey = mantissa(y)
     x, ex_ = mantissa(x)
     apart = ey - ex_ + shift
-    # Farther apart they do not see each other, but for the quotient y/x itself.
+    # Further apart they do not affect each other, except in the quotient y/x itself.
     up = apart.clamp(-limits.apart, limits.apart)
     angle = angles.atan2(
         scale_all(head(y, count), up.clamp(max=0) + limits.above),
@@ -161,7 +158,7 @@ def _polar(
 
 
 def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Components:
-    """The angle of the point (second, first)."""
+    """Return the angle of the point (second, first)."""
     y, x = enter(first, fmt), enter(second, fmt)
     w = working_terms(fmt, terms)
     nan = y[0].isnan() | x[0].isnan()
@@ -194,21 +191,21 @@ def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Co
 
 @function("y", "x")
 def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Angle of the point (x, y), in [-pi, pi]; quadrants and signed zeros as in C99."""
+    """Return the angle of the point (x, y), in [-pi, pi]; quadrants and signed zeros as in C99."""
     y, x = arguments
     return _angle(y, x, fmt, terms)
 
 
 @function("x")
 def atan(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Arc tangent, in [-pi/2, pi/2]."""
+    """Return the arc tangent, in [-pi/2, pi/2]."""
     (x,) = arguments
     one = torch.ones_like(x[0])
     return _angle(x, head((one,), terms), fmt, terms)
 
 
 def _cofactor(y: Components, count: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
+    """Return components and an exponent of sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
     one, raised = torch.ones_like(y[0]), working().raised
     low = collected((one, *minus(y)), count)
     high = collected((one, *y), count)
@@ -218,7 +215,7 @@ def _cofactor(y: Components, count: int) -> tuple[Components, Tensor]:
 
 
 def _inside(y: Components) -> tuple[Tensor, Tensor]:
-    """Whether |y| < 1, and whether |y| = 1."""
+    """Return whether |y| < 1, and whether |y| = 1."""
     if len(y) == 1:
         return y[0].abs() < 1, y[0].abs() == 1
     edge = y[0].abs() == 1
@@ -233,10 +230,7 @@ def _pi_part(part: Fraction, like: Tensor, fmt: Format, terms: int) -> Component
 
 @function("x")
 def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Arc sine, in [-pi/2, pi/2]; nan for |x| > 1.
-
-    The angle in [-pi/2, pi/2] whose sine is x; nan for |x| > 1.
-    """
+    """Return the arc sine, in [-pi/2, pi/2]; NaN for |x| > 1."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     inside, edge = _inside(y)
@@ -254,10 +248,7 @@ def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function("x")
 def acos(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Arc cosine, in [0, pi]; nan for |x| > 1.
-
-    The angle in [0, pi] whose cosine is x; nan for |x| > 1.
-    """
+    """Return the arc cosine, in [0, pi]; NaN for |x| > 1."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     inside, edge = _inside(y)

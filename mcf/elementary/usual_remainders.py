@@ -1,7 +1,7 @@
-"""Remainders and whole quotients of usual numbers, each as one kernel.
+"""Remainders and whole quotients of numbers in normal range, each as one kernel.
 
-All that `mcf.elementary.remainders` does with numbers for which it needs no integers. What it needs
-them for is counted: numbers that are not finite, long quotients, the ends of the range.
+They are the part of `mcf.elementary.remainders` that needs no integers. Elements that need them are
+counted: infinities and NaN, long quotients, and numbers near the ends of the range.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mcf.elementary.tables import Components
 from mcf.elementary.working import enter, rare
 from mcf.kernels.formats import Format
 
-# The functions, and whether their quotient is rounded towards zero and is what is wanted.
+# The functions: whether the quotient is rounded towards zero, and whether it is the result.
 NAMES = {
     "usual_fmod": (True, False),
     "usual_remainder": (False, False),
@@ -37,6 +37,6 @@ def _of(towards_zero: bool, whole: bool) -> Compute:
     return compute
 
 
-# Only plans ask for them (`mcf.tensor.plans`): what they leave out has no operator.
+# Only cached plans call these (`mcf.tensor.plans`): uncovered elements have no operator here.
 for _name, _kind in NAMES.items():
     PROGRAMS[_name] = Program(_of(*_kind), ("x", "y"))

@@ -1,9 +1,9 @@
-"""Powers that are exact: of whole exponents, of powers of two, and of square roots.
+"""Exact powers: of whole exponents, of powers of two, and of square roots.
 
-A number x = M 2**E, with M odd, to a whole power k > 0 is M**k 2**(E k), so a multiple of
-g = 2**(E k). An approximation of it is corrected exactly: it is rounded to a multiple of g, and
-what it is off by, in units of g, is a small integer, which is known from the last 64 bits of both
-(32 beside float32). Those of M**k cost some integer products, however long M**k is.
+A number x = M 2**E, with M odd, to a whole power k > 0 is M**k 2**(E k), a multiple of g = 2**(E
+k). An approximation is corrected exactly: it is rounded to a multiple of g. Its error, in units of
+g, is a small integer, which follows from the last 64 bits of both (32 in float32). Those of M**k
+take a few integer products, however long M**k is.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from mcf.elementary.working import (
 )
 from mcf.kernels.formats import FP32, FP64
 
-# Bits by which a power may be longer than what approximates it: the difference, in units of the
-# last bit, must fit in a float.
+# How many more bits the exact power may have than its approximation: the difference, in units of
+# the last bit, must fit in a float.
 _BEYOND = {FP64: 40, FP32: 12}
-# The longest M that is looked at: beyond, its square is longer than four components.
+# The longest M that is considered: the square of a longer one exceeds four components.
 _LONGEST = {FP64: 300, FP32: 110}
-# Exponents between which squares and cubes of two components are sums of numbers.
+# Exponents between which squares and cubes of two components are sums of floats.
 _RANGE = {FP64: (-1000, 1000), FP32: (-149, 127)}
-# Bits of k: of an odd M, 3 or more, 3**160 is longer than all that is corrected.
+# Bits of k; for odd M >= 3 larger powers exceed the longest exact result.
 _BITS_OF_K = 8
-# Beyond, a power of two is 0 or infinite in every format.
+# Beyond this a power of two is 0 or infinite in every format.
 _FAR = 4000.0
 
 
 def _integer(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The integer i, of as many bits as x, and the exponent with x = i 2**e, for any finite x."""
+    """Return the integer i, with as many bits as x, and e with x = i 2**e, for any finite x."""
     width = working().format
     e = (exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
     return scale_all((x,), -e)[0].to(INTEGERS[width]), e
 
 
 def _last_bit(x: Components) -> Tensor:
-    """Exponent of the lowest bit that is set in any component; x is not zero."""
+    """Return the exponent of the lowest set bit in any component; x is not zero."""
     found = []
     for c in x:
         i, e = _integer(c)
@@ -61,21 +61,21 @@ def _last_bit(x: Components) -> Tensor:
 
 
 def _last_word(x: Components) -> Tensor:
-    """The sum of whole floats modulo 2 to the bits of a float, as an integer of those."""
+    """Return the sum of whole floats modulo 2 to the bits of a float, as an integer."""
     kind = INTEGERS[working().format]
     last = 8 * kind.itemsize - 1
     total = torch.zeros_like(x[0], dtype=kind)
     for c in x:
         i, e = _integer(c)
         e = e.to(kind)
-        # A whole float below 2**52 has its fraction's bits zero.
+        # The fraction bits of a whole float below 2**52 are zero.
         i = torch.where(e < 0, i >> (-e).clamp(0, last), i << e.clamp(0, last))
         total = total + torch.where(e > last, 0, i)
     return total
 
 
 def _power_modulo(m: Tensor, k: Tensor) -> Tensor:
-    """m**k modulo 2 to the bits of m for 0 <= k < 2**_BITS_OF_K."""
+    """Return m**k modulo 2 to the bits of m for 0 <= k < 2**_BITS_OF_K."""
     total = torch.ones_like(m)
     for bit in range(_BITS_OF_K):
         total = torch.where((k >> bit) & 1 == 1, total * m, total)
@@ -86,14 +86,14 @@ def _power_modulo(m: Tensor, k: Tensor) -> Tensor:
 def exactly(
     x: Components, y: Components, whole: Tensor, result: Components, e: Tensor, terms: int
 ) -> tuple[Components, Tensor]:
-    """An approximation of x**y, result * 2**e, made exact where x**y is short enough.
+    """Correct an approximation result * 2**e of x**y to the exact power, if that is short enough.
 
-    That is where y is whole and positive and x**y has at most 40 bits (12 in float32) more than the
-    approximation has; where x is a power of two and y times its exponent is whole; and in float64
-    where x is a square of at most four components, y half of an odd number.
+    This holds if y is whole and positive and x**y has at most 40 bits (12 in float32) more than the
+    approximation; if x is a power of two and y times its exponent is whole; and in float64 if x is
+    a square of at most four components and y half of an odd number.
 
     Args:
-        x: positive, normalised, finite; components of the computation.
+        x: positive, normalised, finite; working components.
         y: not zero, normalised, finite.
         whole: whether y is an integer.
         result: components of relative error below 2**10 u**len(result).
@@ -102,8 +102,8 @@ def exactly(
     """
     longest = working().format.p * len(result) + _BEYOND[working().format]
     result = head(result, max(terms, len(result)))
-    # Before roots are taken, with the exponent that the approximation has asked for as well: those
-    # of powers of two are powers of two, to twice the power.
+    # Powers of two come before roots, using the exponent that the approximation needed as well.
+    # Their roots are powers of two, to twice the power.
     m, top = mantissa(x)
     single = m[0] == 1.0
     for c in x[1:]:
@@ -113,13 +113,13 @@ def exactly(
     short = (whole | half) & ~single & (y[0] > 0) & (y[0] < 1 << _BITS_OF_K)
     if not bool(short.any()):
         return result, e
-    # All of it is selected by `short`, so that a formula can leave it out.
+    # Everything is selected by `short`, so that a formula can skip it.
     found, unit = _of_whole(x, y, whole & short, half & short, longest, result, e)
     return select(short, found, result), torch.where(short, unit, e)
 
 
 def _halves(y: Components, whole: Tensor) -> Tensor:
-    """Where 2 y is whole and y is not; not in float32, which has no bits for such roots."""
+    """Return where 2 y is whole and y is not; nowhere in float32, which lacks bits."""
     if working().format is not FP64:
         return torch.zeros_like(whole)
     half = ~whole & (y[0].abs() < 1 << _BITS_OF_K)
@@ -137,9 +137,9 @@ def _of_whole(
     result: Components,
     e: Tensor,
 ) -> tuple[Components, Tensor]:
-    """Where y is small and whole, or half of that and x a square, and x no power of two.
+    """Return exact powers for small whole y, or half of that if x is a square; x not a power of 2.
 
-    Powers of at most `longest` bits.
+    Powers have at most `longest` bits.
     """
     width = working().format
     if width is FP64:
@@ -166,7 +166,7 @@ def _of_whole(
 def _of_two(
     y: Components, last: Tensor, single: Tensor, result: Components, e: Tensor
 ) -> tuple[Components, Tensor]:
-    """Where x = 2**last (`single`) and y last is whole, 1 and y last."""
+    """Return 1 and y last where x = 2**last (`single`) and y last is whole."""
     if not bool(single.any()):
         return result, e
     f = last.to(y[0].dtype)
@@ -175,11 +175,11 @@ def _of_two(
     product = collected(tuple(t for c in y for t in two_prod(c, f)), 2)
     k = product[0]
     good = known & ((k == k.floor()) & (product[1] == 0) & (k.abs() < _FAR))
-    # Beyond the range of every format, and within that of `leave`.
+    # Beyond the range of every format, but within that of `leave`.
     most = 1900.0 if working().format is FP64 else 250.0
     k = torch.where(good, k, 0.0).clamp(-most, most).to(torch.int64)
     found = select(good, head((torch.ones_like(f),), len(result)), result)
-    # Selected once more by `single`, so that a formula can leave out all the rest.
+    # Select by `single` once more, so that a formula can skip all the rest.
     return select(single, found, result), torch.where(single, torch.where(good, k, e), e)
 
 
@@ -191,9 +191,9 @@ def _of_two_components(
     result: Components,
     e: Tensor,
 ) -> tuple[Components, Tensor, Tensor]:
-    """Squares and cubes of at most two components far apart, as sums of their products.
+    """Return squares and cubes of at most two components far apart, as sums of their products.
 
-    They may be too long to be corrected and have few components yet, as that of 1 + 2**-200.
+    They may be too long for the correction and still have few components, like that of 1 + 2**-200.
     """
     unit, top = exponents
     least, most = _RANGE[working().format]
@@ -204,21 +204,21 @@ def _of_two_components(
         return result, e, torch.zeros_like(good)
     x = head(sanitized(x, good), 2)
     square = _product(x, x, 4)
-    # That of two components has three.
+    # The square of two components has three.
     found = select(k == 3, _product(square[:3], x, 4), square)
     found = found[: len(result)]
     return select(good, found, result), torch.where(good, 0, e), good
 
 
 def _product(x: Components, y: Components, terms: int) -> Components:
-    """The sum of all products, rounded once."""
+    """Return the sum of all products, rounded once."""
     return collected(tuple(t for a in x for b in y for t in two_prod(a, b)), terms)
 
 
 def _rooted(
     x: Components, y: Components, whole: Tensor, half: Tensor
 ) -> tuple[Components, Components, Tensor]:
-    """The root of x, and 2 y, where 2 y is whole, y is not (`half`), and x a square; else x, y."""
+    """Return the root of x, and 2 y, for half-integer y (`half`) and a square x; else x, y."""
     if not bool(half.any()):
         return x, y, whole
     # A square is 4**i times an odd one, which is 1 modulo 8.
@@ -227,7 +227,7 @@ def _rooted(
     perhaps = half & ((last & 1 == 0) & (scaled & 7 == 1))
     if not bool(perhaps.any()):
         return x, y, whole
-    # The last bit once more: a formula has it in each of its two steps, and nowhere else.
+    # Recompute the last bit: each of the two steps of a formula has its own.
     root, good = _root(sanitized(x, perhaps), torch.where(perhaps, _last_bit(x), 0))
     found = perhaps & good
     root = select(perhaps, head(root, len(x)), x)
@@ -235,7 +235,7 @@ def _rooted(
 
 
 def _root(x: Components, last: Tensor) -> tuple[Components, Tensor]:
-    """Two components of the root of x, whose last bit is given, and where they are it exactly."""
+    """Return two components of the root of x, given its last bit, and where they are exact."""
     m, e = mantissa(x)
     odd = e & 1
     m, unit = scale_all(m, odd), (last - e + odd) >> 1

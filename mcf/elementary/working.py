@@ -1,10 +1,10 @@
 """The arithmetic in which functions are computed: expansions with bits to spare.
 
 A function of n components of any format is computed on `working_terms` components of float64, or of
-float32 where those are the registers (`mcf.elementary.format`), to which the argument is converted
-exactly, and then rounded once to n components of its format.
-Only operations of `mcf.kernels.operations` and exact tensor operations occur in between, so that
-every executor gives the same bits.
+float32 if those are the registers (`mcf.elementary.format`). The argument is converted to these
+exactly, and the result is rounded once to n components of its format. Only operations of
+`mcf.kernels.operations` and exact tensor operations occur in between, so that every executor gives
+the same bits.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mcf.elementary.format import left_out, working
 from mcf.elementary.tables import TERMS, Components
 from mcf.kernels.formats import FP32, FP64, Format
 
-# The integers with as many bits.
+# Integer dtypes with as many bits.
 INTEGERS = {FP64: torch.int64, FP32: torch.int32}
-# Bits beyond those of a result that it is computed with, at least, but of four components.
+# Minimum of extra bits in the computation, except for four components.
 _SPARE = 10
 
 
 def working_terms(fmt: Format, terms: int) -> int:
-    """How many components a function computes with: some 10 bits more than its result."""
+    """Return how many components a function computes with: about 10 bits to spare."""
     width = working().format
     if fmt is width:
         return min(terms + 1, TERMS)
@@ -32,7 +32,7 @@ def working_terms(fmt: Format, terms: int) -> int:
 
 
 def enter(x: Components, fmt: Format) -> Components:
-    """The same number as an expansion of as many components to compute with, exactly."""
+    """Convert to an equal expansion of as many working components, exactly."""
     width = working().format
     if fmt is width:
         return tuple(x)
@@ -41,7 +41,7 @@ def enter(x: Components, fmt: Format) -> Components:
 
 
 def exponent(x: Tensor) -> Tensor:
-    """floor(log2 |x|) of normal numbers, int64; emin - 1 for zero and subnormal numbers."""
+    """Return floor(log2 |x|) of normal numbers, int64; emin - 1 for zero and subnormal numbers."""
     if x.dtype is torch.float32:
         bits = x.view(torch.int32).to(torch.int64)
         return ((bits >> (FP32.p - 1)) & 0xFF) - FP32.emax
@@ -49,10 +49,10 @@ def exponent(x: Tensor) -> Tensor:
 
 
 def integer(k: Tensor) -> Tensor:
-    """The int64 of a whole number of at most 2**50 (2**21 in float32) in magnitude.
+    """Return the int64 of a whole number of at most 2**50 (2**21 in float32) in magnitude.
 
-    What its bits are beyond those of 3 * 2**51: a sum, where processors without AVX-512 convert
-    one element after the other.
+    It is the difference of bit patterns after adding 3 * 2**51, since processors without AVX-512
+    convert element by element.
     """
     if k.dtype is torch.float32:
         return (k + 1.5 * 2.0**23).view(torch.int32).to(torch.int64) - 0x4B400000
@@ -60,7 +60,7 @@ def integer(k: Tensor) -> Tensor:
 
 
 def power(k: Tensor) -> Tensor:
-    """2**k for an int64 tensor of exponents of normal numbers, in the format of the computation."""
+    """Return 2**k for int64 exponents of normal numbers, in the working format."""
     width = working().format
     bits = (k + width.emax) << (width.p - 1)
     assert width.dtype is not None
@@ -68,25 +68,25 @@ def power(k: Tensor) -> Tensor:
 
 
 def scale(x: Tensor, k: Tensor) -> Tensor:
-    """X * 2**k with one rounding at most, for 2 emin <= k <= 2 emax."""
+    """Return x * 2**k with at most one rounding, for 2 emin <= k <= 2 emax."""
     half = k >> 1
     return x * power(half) * power(k - half)
 
 
 def scale_all(x: Components, k: Tensor) -> Components:
-    """`scale` of every component."""
+    """Scale every component by 2**k."""
     half = k >> 1
     first, second = power(half), power(k - half)
     return tuple(c * first * second for c in x)
 
 
 def head(x: Components, terms: int) -> Components:
-    """The leading components, with zeros appended where there are fewer."""
+    """Return the leading components, padded with zeros."""
     return x[:terms] + (torch.zeros_like(x[0]),) * (terms - len(x))
 
 
 def select(condition: Tensor, x: Components, y: Components | float) -> Components:
-    """X where the condition holds, else y; a float stands for itself and zeros."""
+    """Return x where the condition holds, else y; a float means itself and zeros."""
     if isinstance(y, float):
         return (
             torch.where(condition, x[0], y),
@@ -96,22 +96,22 @@ def select(condition: Tensor, x: Components, y: Components | float) -> Component
 
 
 def minus(x: Components) -> Components:
-    """-x."""
+    """Return -x."""
     return tuple(-c for c in x)
 
 
 def signed(x: Components, sign: Tensor) -> Components:
-    """X times 1.0 or -1.0."""
+    """Return x times 1.0 or -1.0."""
     return tuple(c * sign for c in x)
 
 
 def sign_of(condition: Tensor) -> Tensor:
-    """-1.0 where the condition holds, else 1.0."""
+    """Return -1.0 where the condition holds, else 1.0."""
     return 1.0 - 2.0 * condition.to(working().format.dtype)
 
 
 def mantissa(x: Components) -> tuple[Components, Tensor]:
-    """M and int64 e with x = m * 2**e and 1 <= |m[0]| < 2, for any nonzero finite x."""
+    """Return m and int64 e with x = m * 2**e and 1 <= |m[0]| < 2, for any nonzero finite x."""
     lift = torch.where(x[0].abs() < working().low, working().lift, 0)
     x = scale_all(x, lift)
     e = exponent(x[0])
@@ -119,9 +119,9 @@ def mantissa(x: Components) -> tuple[Components, Tensor]:
 
 
 def collected(floats: Components, terms: int) -> Components:
-    """The sum of up to 16 floats as an expansion.
+    """Return the sum of up to 16 floats as an expansion.
 
-    Filled up with zeros to one of few lengths: each length is a kernel to compile.
+    The floats are padded with zeros to one of four lengths: each length is a kernel to compile.
     """
     length = next(n for n in (4, 8, 12, 16) if n >= len(floats))
     zeros = (torch.zeros_like(floats[0]),) * (length - len(floats))
@@ -129,10 +129,10 @@ def collected(floats: Components, terms: int) -> Components:
 
 
 def rare(condition: Tensor) -> bool:
-    """Whether a condition holds for any element, of a step that hardly any needs.
+    """Return whether the condition of a rarely needed step holds for any element.
 
-    A formula has no such step: it counts the elements for which the condition holds, and where
-    there are any the program runs in its place (`mcf.elementary.fused`).
+    A formula skips such a step: it counts the elements for which the condition holds, and if there
+    are any the program runs instead (`mcf.elementary.fused`).
     """
     found = left_out.get()
     if found is None:
@@ -142,34 +142,34 @@ def rare(condition: Tensor) -> bool:
 
 
 def plus(x: Components, y: Components) -> Components:
-    """x + y of |y| at most some half of |x|, with the error of a sum."""
+    """Return x + y for |y| at most about |x| / 2, with the error of a sum."""
     return ex.absorb(x, y) if len(x) < TERMS else ex.add(x, y)
 
 
 def two_prod(a: Tensor, b: Tensor) -> Components:
-    """RN(a * b) and its error."""
+    """Return RN(a * b) and its error."""
     return ex.two_prod(a, b)
 
 
 def two_sum(a: Tensor, b: Tensor) -> Components:
-    """RN(a + b) and its error."""
+    """Return RN(a + b) and its error."""
     return ex.two_sum(a, b)
 
 
 def root(x: Components) -> Components:
-    """Square root of x >= 0, small enough to have no underflow on the way or not."""
+    """Return the square root of x >= 0, scaling x if it would underflow."""
     low, raised = x[0] < working().small, working().raised
     y = ex.sqrt(scale_all(x, torch.where(low, raised, 0)))
     return scale_all(y, torch.where(low, -raised // 2, 0))
 
 
 def sanitized(x: Components, good: Tensor, otherwise: float = 1.0) -> Components:
-    """X where it is good, elsewhere a number for which the computation runs without harm."""
+    """Return x where it is good, elsewhere a number that is harmless for the computation."""
     return select(good, x, otherwise)
 
 
 def special(condition: Tensor, value: Tensor | float, x: Components) -> Components:
-    """The plain value (with zeros behind it) where the condition holds, else x."""
+    """Return the plain value, padded with zeros, where the condition holds, else x."""
     return (
         torch.where(condition, value, x[0]),
         *(torch.where(condition, 0.0, c) for c in x[1:]),
@@ -177,12 +177,12 @@ def special(condition: Tensor, value: Tensor | float, x: Components) -> Componen
 
 
 def leave(x: Components, fmt: Format, terms: int, k: Tensor | None = None) -> Components:
-    """The number x * 2**k rounded to an expansion of a format.
+    """Return x * 2**k rounded to an expansion of a format.
 
-    Each component is the number of the format nearest to what the components before it leave (ties
-    to even), also among subnormal numbers, so that the error is at most u^terms relative to the
-    result and half of the smallest subnormal where that is more. A result beyond the largest
-    number is infinite.
+    Each component is the number of the format nearest to the remainder after those before it (ties
+    to even), also among subnormal numbers. So the error is at most u^terms relative to the result,
+    or half of the smallest subnormal if that is more. A result beyond the largest number is
+    infinite.
     """
     if k is None:
         k = torch.zeros((), dtype=torch.int64, device=x[0].device).expand(x[0].shape)
@@ -200,13 +200,13 @@ def leave(x: Components, fmt: Format, terms: int, k: Tensor | None = None) -> Co
 
 
 def _rounded(x: Components, fmt: Format, terms: int, k: Tensor) -> Components:
-    """`leave`, component by component."""
+    """Round as `leave`, component by component."""
     out: list[Tensor] = []
     bottom = fmt.emin - fmt.p + 1 - k
     for _ in range(terms):
         top = exponent(x[0])
         unit = torch.minimum(torch.maximum(top - (fmt.p - 1), bottom), top + 2)
-        # Of magnitudes, so that the part of a number below 1 is the number itself.
+        # Use magnitudes, so that the fraction of a number below 1 is the number itself.
         t = scale(x[0].abs(), -unit)
         whole = t.floor()
         part = t - whole

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms of expansions; `torch.fft` calls them."""
+"""Discrete Fourier transforms of expansions, called by `torch.fft`."""
 
 from mcf.fourier import functions as functions
 

@@ -17,12 +17,12 @@ from mcf.tensor import registry
 from mcf.tensor.creation import tensor
 from mcf.tensor.tensor import wrap
 
-# The norm of the other direction.
+# Norms of the other direction, by norm.
 _SWAPPED = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 class _Transform(torch.autograd.Function):
-    """Of [n, columns], real and imaginary part; the latter may be None."""
+    """Transform [n, columns]: real and imaginary part; the latter may be None."""
 
     @staticmethod
     def forward(ctx: Any, real: Any, imag: Any, sign: int) -> Any:
@@ -46,7 +46,7 @@ def _parts(x: Any) -> tuple[Any, Any]:
 
 
 def _along(x: Any, n: int | None, dim: int, sign: int) -> MCFComplexTensor:
-    """The transform along a dimension of x, cut or padded with zeros to n."""
+    """Return the transform along a dimension of x, cut or padded with zeros to n."""
     count = _length(x, n, dim)
     real, imag = (None if p is None else _sized(p.movedim(dim, 0), count) for p in _parts(x))
     assert real is not None
@@ -57,7 +57,7 @@ def _along(x: Any, n: int | None, dim: int, sign: int) -> MCFComplexTensor:
 
 
 def _length(x: Any, n: int | None, dim: int) -> int:
-    """n, or what there is of a dimension."""
+    """Return n, or the size of the dimension if n is None."""
     if not -max(1, x.ndim) <= dim < max(1, x.ndim):
         raise IndexError(
             f"Dimension out of range (expected to be in range of [{-x.ndim}, {x.ndim - 1}], but "
@@ -70,7 +70,7 @@ def _length(x: Any, n: int | None, dim: int) -> int:
 
 
 def _sized(x: Any, count: int) -> Any:
-    """The first `count` of a dimension, with zeros behind them."""
+    """Return the first `count` elements of a dimension, padded with zeros."""
     have = x.shape[0]
     if have >= count:
         return x[:count]
@@ -79,15 +79,15 @@ def _sized(x: Any, count: int) -> Any:
 
 @functools.cache
 def _root(count: int) -> Fraction:
-    """1 / sqrt(count) to 500 bits."""
+    """Return 1 / sqrt(count) to 500 bits."""
     return Fraction(1, 1) / Fraction(math.isqrt(count << 1000), 1 << 500)
 
 
 def _scaled(z: Any, count: int, norm: str | None, inverse: bool) -> Any:
-    """z over count, its root, or as it is."""
+    """Return z over count, over its root, or unchanged."""
     if norm not in _SWAPPED:
         raise RuntimeError(
-            f'Invalid normalization mode: "{norm}"; allowed are "backward", "forward", "ortho"'
+            f'Invalid normalization mode: "{norm}"; use "backward", "forward" or "ortho"'
         )
     if norm == "ortho":
         real = z.real if isinstance(z, MCFComplexTensor) else z
@@ -96,7 +96,7 @@ def _scaled(z: Any, count: int, norm: str | None, inverse: bool) -> Any:
 
 
 def _dims(x: Any, s: Sequence[int] | None, dim: Any) -> tuple[list[int], list[int | None]]:
-    """The dimensions, from the first, and the lengths that are wanted of them."""
+    """Return the dimensions, counted from the first, and the lengths wanted for them."""
     if isinstance(dim, int):
         dim = (dim,)
     if dim is None:
@@ -133,13 +133,13 @@ def _several(inverse: bool, two: bool) -> Callable[..., Any]:
 
 
 def fft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """As `torch.fft.fft`; the error is `mcf.bound("fft", terms, dtype, count=n)` in the 2-norm."""
+    """Compute `torch.fft.fft`; the 2-norm error is `mcf.bound("fft", terms, dtype, count=n)`."""
     z = _along(x, n, dim, -1)
     return _scaled(z, z.shape[dim], norm, False)
 
 
 def ifft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """As `torch.fft.ifft`."""
+    """Compute `torch.fft.ifft`."""
     z = _along(x, n, dim, 1)
     return _scaled(z, z.shape[dim], norm, True)
 
@@ -150,7 +150,7 @@ def _real_only(x: Any, name: str) -> None:
 
 
 def rfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """As `torch.fft.rfft`: the first n / 2 + 1 numbers of the transform of a real sequence.
+    """Compute `torch.fft.rfft`: the first n / 2 + 1 numbers of the transform of a real sequence.
 
     The error is `mcf.bound("rfft", terms, dtype, count=n)` in the 2-norm of the whole spectrum.
     """
@@ -166,12 +166,12 @@ def rfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -
 
 
 def irfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """As `torch.fft.irfft`; the imaginary part of the first number has no say, as in torch."""
+    """Compute `torch.fft.irfft`; like PyTorch it ignores the imaginary part of the first number."""
     return _scaled(*_halved(x, n, dim), norm, True)
 
 
 def _halved(x: Any, n: int | None, dim: int) -> tuple[Any, int]:
-    """The real sequence whose transform begins with x, not divided by its length n, and n."""
+    """Return n times the real sequence whose transform begins with x, and n."""
     count = 2 * (x.shape[dim] - 1) if n is None else n
     if count < 1:
         raise RuntimeError(f"Invalid number of data points ({count}) specified")
@@ -191,12 +191,12 @@ def _halved(x: Any, n: int | None, dim: int) -> tuple[Any, int]:
 
 
 def hfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """As `torch.fft.hfft`: the real transform of a sequence whose second half is conjugate."""
+    """Compute `torch.fft.hfft`: the real transform of a sequence whose second half is conjugate."""
     return irfft(x.conj(), n, dim, _swapped(norm))
 
 
 def ihfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """As `torch.fft.ihfft`."""
+    """Compute `torch.fft.ihfft`."""
     return torch.conj(rfft(x, n, dim, _swapped(norm)))
 
 

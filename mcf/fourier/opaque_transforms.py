@@ -1,7 +1,7 @@
-"""Transforms and their roots as opaque operators, which `torch.compile` leaves alone.
+"""Register transforms and their roots as opaque operators, which `torch.compile` does not trace.
 
-Tables of roots are kept from call to call, so nothing that only traces may make them: they would be
-tensors without numbers, and kept ones mean nothing to a mode that has none.
+Tables of roots are cached between calls, so tracing must not create them: it would cache tensors
+without numbers, which are invalid outside the tracing mode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _library.define("fourier_turns(Tensor[] like, int n, int sign) -> Tensor[]")  # 
 
 def _transform(x: list[Tensor], sign: int) -> list[Tensor]:
     found = _transforms.transform(tuple(x), sign)
-    # Of one number it may be what was given.
+    # A transform of length 1 may return its argument, so it must be copied.
     return [c.clone() if x[0].shape[1] == 1 else c.contiguous() for c in found]
 
 
@@ -39,7 +39,7 @@ def _kept_turns(n: int, sign: int, form: _transforms.Format) -> Components:
 
 
 def _turns(like: list[Tensor], n: int, sign: int) -> list[Tensor]:
-    # Without a copy a graph might write to what is kept.
+    # Copy, since a CUDA graph might write to the cached tensors.
     form = like[0].dtype, len(like), like[0].device
     return [c.clone() for c in _kept_turns(n, sign, form)]
 
@@ -57,10 +57,13 @@ for _name, _run, _fake in (
 
 
 def transform(x: Sequence[Tensor], sign: int) -> Components:
-    """See `mcf.fourier.transform`."""
+    """Transform as one operator; see `mcf.fourier.transform`."""
     return tuple(torch.ops.mcf.fourier(list(x), sign))
 
 
 def turns(like: Sequence[Tensor], n: int, sign: int) -> Components:
-    """sign i exp(sign 2 pi i k / n) for k = 0 ... n / 2, [2, n / 2 + 1, 1], as `like`'s format."""
+    """Return sign i exp(sign 2 pi i k / n), k = 0 ...
+
+    n / 2, as [2, n / 2 + 1, 1] in `like`'s format.
+    """
     return tuple(torch.ops.mcf.fourier_turns(list(like), n, sign))

@@ -1,12 +1,12 @@
-"""The discrete Fourier transform of component tuples, in operations and products of expansions.
+"""The discrete Fourier transform of component tuples, by expansion operations and products.
 
-With w = exp(-2 pi i / n) the transform is y_k = sum over j of x_j w^(jk). A length n = r m is done
-as a matrix product with the r-th roots over the first index of j = m j1 + j2, a product with
-w^(j2 k1), and a transform of length m over j2 (Cooley, Tukey 1965,
-doi:10.1090/S0025-5718-1965-0178586-1), of all columns at once; the indices of the result come into
-order by exchanging the two first ones each time (Stockham). Primes above 127 are chirps
-(Bluestein 1970, doi:10.1109/TAU.1970.1162132). Roots of unity are correctly rounded. Numbers lie as
-components [2, n, columns]: real part, imaginary part.
+With w = exp(-2 pi i / n) the transform is y_k = sum over j of x_j w^(jk). A length n = r m takes a
+matrix product with the r-th roots over the first index of j = m j1 + j2, a product with w^(j2 k1),
+and a transform of length m over j2 (Cooley, Tukey 1965, doi:10.1090/S0025-5718-1965-0178586-1), for
+all columns at once. Exchanging the first two indices in each step leaves the result in order
+(Stockham). Primes above 127 use chirps (Bluestein 1970, doi:10.1109/TAU.1970.1162132). Roots of
+unity are correctly rounded. Numbers are stored as components [2, n, columns]: real part, imaginary
+part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Format = tuple[torch.dtype, int, torch.device]
 
 
 def transform(x: Components, sign: int) -> Components:
-    """The transform with exp(sign 2 pi i / n) along the second dimension.
+    """Return the transform with exp(sign 2 pi i / n) along the second dimension.
 
     `mcf.fourier.opaque_transforms` has it as one operator.
 
@@ -45,7 +45,7 @@ def transform(x: Components, sign: int) -> Components:
 
 
 def _step(x: Components, r: int, sign: int) -> Components:
-    """[parts, left, done] to [2, left / r, r done], a transform of length r."""
+    """Transform length r: [parts, left, done] becomes [2, left / r, r done]."""
     parts, left, done = x[0].shape
     left //= r
     y = _radix(each(lambda c: c.reshape(parts, r, left * done), x), r, sign)
@@ -60,9 +60,9 @@ def _format(x: Components) -> Format:
 
 
 def product(x: Components, w: Components) -> Components:
-    """x w of complex numbers [2, ...] and [4, ...]: cos, sin, -sin, cos, which broadcast.
+    """Return x w of complex numbers [2, ...] and [4, ...] = cos, sin, -sin, cos, which broadcast.
 
-    (xr cos, xr sin) + (xi (-sin), xi cos), in two operations.
+    It computes (xr cos, xr sin) + (xi (-sin), xi cos), in two operations.
     """
     real, imag = each(lambda c: c[:1], x), each(lambda c: c[1:], x)
     first, second = each(lambda c: c[:2], w), each(lambda c: c[2:], w)
@@ -70,19 +70,19 @@ def product(x: Components, w: Components) -> Components:
 
 
 def _both(w: Components) -> Components:
-    """cos, sin, -sin, cos of [2, ...]."""
+    """Return cos, sin, -sin, cos from cos, sin [2, ...]."""
     return each(lambda c: torch.stack((c[0], c[1], -c[1], c[0])), w)
 
 
 @functools.lru_cache(maxsize=16)
 def _twiddles(r: int, m: int, sign: int, form: Format) -> Components:
-    """w^(j2 k1) as [4, r, m, 1], w the root of order r m."""
+    """Return w^(j2 k1) as [4, r, m, 1], with w the root of order r m."""
     index = torch.arange(r, device=form[2])[:, None] * torch.arange(m, device=form[2])
     return _both(each(lambda c: c[:, index % (r * m), None], _turned(r * m, sign, form)))
 
 
 def _turned(n: int, sign: int, form: Format) -> Components:
-    """exp(sign 2 pi i k / n) as [2, n]."""
+    """Return exp(sign 2 pi i k / n) as [2, n]."""
     found = roots(n, *form)
     if sign > 0:
         return found
@@ -91,7 +91,7 @@ def _turned(n: int, sign: int, form: Format) -> Components:
 
 @functools.lru_cache(maxsize=32)
 def _matrix(r: int, sign: int, real: bool, form: Format) -> Components:
-    """The real matrix of a transform of r complex numbers [2 r, 2 r], or of real ones [2 r, r]."""
+    """Return a transform's real matrix: [2 r, 2 r] for complex numbers, [2 r, r] for real ones."""
     k = torch.arange(r, device=form[2])
     w = each(lambda c: c[:, k[:, None] * k % r], _turned(r, sign, form))
     if real:
@@ -100,7 +100,7 @@ def _matrix(r: int, sign: int, real: bool, form: Format) -> Components:
 
 
 def _radix(x: Components, r: int, sign: int) -> Components:
-    """The transform of length r along the second dimension, without factors."""
+    """Return the transform of length r along the second dimension, without twiddle factors."""
     if r > PRIME:
         return _chirped(x, r, sign)
     parts, _, columns = x[0].shape
@@ -113,7 +113,7 @@ def _radix(x: Components, r: int, sign: int) -> Components:
 
 
 def _chirped(x: Components, r: int, sign: int) -> Components:
-    """By jk = (j^2 + k^2 - (k - j)^2) / 2: a convolution of chirps at a power of two."""
+    """Transform by jk = (j^2 + k^2 - (k - j)^2) / 2: a convolution of chirps at a power of two."""
     form, columns = _format(x), x[0].shape[2]
     chirp, kernel = chirps(r, sign, form)
     size = convolution(r)
@@ -128,9 +128,9 @@ def _chirped(x: Components, r: int, sign: int) -> Components:
 
 @functools.lru_cache(maxsize=32)
 def chirps(r: int, sign: int, form: Format) -> tuple[Components, Components]:
-    """The chirp exp(sign pi i k^2 / r) [4, r, 1]; the transform of its conjugate, over the size.
+    """Return the chirp exp(sign pi i k^2 / r) [4, r, 1], and its conjugate's scaled transform.
 
-    The latter is computed on the CPU in float64 with one component more, as far as there is one.
+    The transform is computed on the CPU in float64, with one more component if possible.
     """
     dtype, terms, device = form
     k = torch.arange(r, device="cpu")

@@ -1,4 +1,4 @@
-"""How large the error of a transform can be, in the 2-norm.
+"""Error bounds of transforms, in the 2-norm.
 
 Every step of an exact transform is a unitary matrix times the root of its radix, so that the
 relative errors of the steps add up (Higham 2002, theorem 24.2, doi:10.1137/1.9780898718027):
@@ -7,12 +7,12 @@ relative errors of the steps add up (Higham 2002, theorem 24.2, doi:10.1137/1.97
   T = sum |x_j| times sqrt(2), which is at most sqrt(2 r) times the result's norm; and rounded
   roots, u^terms each, sqrt(r) u^terms in all (0 for r = 1, 2, 4);
 - a product with a root of unity: that of a complex product, and u^terms for the root;
-- a real sequence of even length as a complex one of half of it: two sums and a product of what the
-  shorter transform gives, halves of which are unitary together;
+- a real sequence of even length as a complex one of half the length: two sums and a product with
+  the result of the shorter transform, whose two halves are unitary together;
 - a chirp of length r in a convolution of length M: two transforms of length M, three products, the
   kernel's own error, times beta / sqrt(r), beta the largest modulus of the chirp's transform.
 
-What underflows is not in it.
+The bounds do not cover underflow.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mcf.fourier.transform import chirps
 from mcf.fourier.transform_plan import PRIME, convolution, radices
 from mcf.kernels.bounds import Guarantee
 
-# Of a real operation, by its name, terms, components and count.
+# A function that returns the guarantee of a real operation by name, terms, dtype and count.
 Real = Callable[[str, int, torch.dtype, "int | None"], Guarantee]
 
 
 @functools.cache
 def _peak(r: int) -> float:
-    """The largest modulus of the transform of a chirp of length r, a little more."""
+    """Return a bound of the largest modulus of the transform of a chirp of length r."""
     _, kernel = chirps(r, -1, (torch.float64, 1, torch.device("cpu")))
     c = kernel[0][:2].double()
     largest = float((c[0] ** 2 + c[1] ** 2).max())
@@ -43,7 +43,7 @@ def _peak(r: int) -> float:
 
 
 def transform(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -> float:
-    """The relative error of a transform of length n; `unit` is u^terms."""
+    """Return the relative error of a transform of length n; `unit` is u^terms."""
 
     def simple(name: str) -> float:
         return real(name, terms, dtype, None).relative
@@ -53,7 +53,7 @@ def transform(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -
 
 
 def halved(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -> float:
-    """The same of a real sequence by `mcf.fourier.halves`, relative to the whole spectrum."""
+    """Return the relative error of a real transform by `mcf.fourier.halves`, in all."""
     half = transform(n // 2, terms, dtype, unit, real)
 
     def simple(name: str) -> float:

@@ -1,4 +1,4 @@
-"""How a length is split: the radices of a transform, and where another algorithm takes over."""
+"""Factor lengths: the radices of a transform, and the limit of Bluestein's algorithm."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import functools
 
 # A transform of at most this length is one matrix product.
 WHOLE = 32
-# Radices of longer ones.
+# The largest composite radix of longer transforms.
 RADIX = 16
-# A longer prime goes by way of a convolution (Bluestein).
+# A longer prime is computed as a convolution (Bluestein).
 PRIME = 127
 
 
 @functools.cache
 def factors(n: int) -> tuple[int, ...]:
-    """The prime factors, smallest first."""
+    """Return the prime factors, smallest first."""
     found, p = [], 2
     while n > 1:
         while n % p == 0:
@@ -29,7 +29,7 @@ def factors(n: int) -> tuple[int, ...]:
 
 @functools.cache
 def radices(n: int) -> tuple[int, ...]:
-    """Numbers whose product is n, each at most 16 or prime; n itself up to 32."""
+    """Return numbers whose product is n, each at most 16 or prime; n itself up to 32."""
     if n <= WHOLE:
         return (n,)
     found: list[int] = []
@@ -44,5 +44,5 @@ def radices(n: int) -> tuple[int, ...]:
 
 
 def convolution(n: int) -> int:
-    """The power of two at which n numbers are convolved without wrapping around."""
+    """Return the power of two at which n numbers are convolved without wrapping around."""
     return 1 << (2 * n - 2).bit_length()

@@ -13,12 +13,12 @@ from mcf.convert.rounding import convert
 from mcf.elementary import fixed
 from mcf.kernels.components import Components
 
-# Fixed point with so many bits, of which the last are errors of some millions of products.
+# Bits of the fixed-point numbers; the guard bits absorb the errors of some millions of products.
 _BITS, _GUARD = 340, 40
 
 
 def _first(n: int) -> tuple[int, int]:
-    """cos and sin of 2 pi / n in fixed point, by their series."""
+    """Return cos and sin of 2 pi / n in fixed point, by their series."""
     angle = (2 * fixed.pi() // n) >> (fixed.BITS - _BITS)
     parts, term, k = [0, 0], 1 << _BITS, 0
     while term:
@@ -33,7 +33,7 @@ def _times(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
 
 
 def _powers(x: tuple[int, int], count: int) -> list[tuple[int, int]]:
-    """1, x, x^2, ..., so many of them."""
+    """Return the powers 1, x, x^2, ..., `count` of them."""
     found = [(1 << _BITS, 0)]
     while len(found) < count:
         found.append(_times(found[-1], x))
@@ -41,7 +41,7 @@ def _powers(x: tuple[int, int], count: int) -> list[tuple[int, int]]:
 
 
 def _circle(n: int, count: int) -> list[tuple[int, int]]:
-    """exp(2 pi i k / n) for k < count in fixed point, each by a product of two powers."""
+    """Return exp(2 pi i k / n) for k < count in fixed point, each as a product of two powers."""
     step = math.isqrt(count) + 1
     near = _powers(_first(n), step + 1)
     far = _powers(near[step], count // step + 1)
@@ -49,8 +49,8 @@ def _circle(n: int, count: int) -> list[tuple[int, int]]:
 
 
 def _components(values: list[int]) -> list[Tensor]:
-    """Fixed-point numbers as four float64 components, RN of what is left each time."""
-    # What is 0, 1/2 or 1 is so again.
+    """Return fixed-point numbers as four float64 components, each rounding the remainder."""
+    # Dropping the guard bits makes 0, 1/2 and 1 exact again.
     rest = [((v >> (_GUARD - 1)) + 1) >> 1 for v in values]
     scale = 2.0 ** (_GUARD - _BITS)
     columns = []
@@ -64,10 +64,10 @@ def _components(values: list[int]) -> list[Tensor]:
 
 @functools.lru_cache(maxsize=16)
 def _table(n: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """cos and sin of 2 pi k / n for k < n, in four float64 components.
+    """Return cos and sin of 2 pi k / n for k < n, in four float64 components.
 
-    The values come from integers of 340 bits: each component is that of the exact number, unless
-    some hundred bits behind the last one are all 0 or all 1.
+    The values come from 340-bit integers: each component is that of the exact number, unless about
+    a hundred bits after the last one are all 0 or all 1.
     """
     if n % 8:
         circle = _circle(n, n // 2 + 1)
@@ -82,7 +82,7 @@ def _table(n: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     near, up = (_components([v[k] for v in eighth]) for k in (0, 1))
     cosines, sines = [], []
     for c, s in zip(near, up, strict=True):
-        # To a quarter by exchange, to a half and to the whole by signs.
+        # Extend to a quarter by exchanging sine and cosine, and to the full circle by signs.
         quarter = torch.cat((c, s[:-1].flip(0)))
         other = torch.cat((s, c[:-1].flip(0)))
         half = torch.cat((quarter, -quarter[:-1].flip(0)))
@@ -94,10 +94,10 @@ def _table(n: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
 
 @functools.lru_cache(maxsize=32)
 def roots(n: int, dtype: torch.dtype, terms: int, device: torch.device) -> Components:
-    """cos and sin of 2 pi k / n for k < n: components [2, n] of a format, the nearest expansions.
+    """Return cos and sin of 2 pi k / n for k < n: components [2, n], the nearest expansions.
 
-    Kept for later; not to be written to.
+    The tensors are cached and must not be written to.
     """
     both = tuple(torch.stack(parts) for parts in zip(*_table(n), strict=True))
-    # Where there is float64 in any case.
+    # Round on the CPU, which always has float64.
     return tuple(c.to(device) for c in convert(both, dtype, terms))

@@ -1,3 +1,3 @@
-"""Programs on expansions as few kernels, through `torch.compile`."""
+"""Compile programs on expansions to few kernels, through `torch.compile`."""
 
 from mcf.fusion.backend import fused as fused

@@ -1,4 +1,4 @@
-"""The backend of `torch.compile` that makes one kernel of operations on expansions."""
+"""The backend of `torch.compile` that fuses operations on expansions into kernels."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from mcf.kernels.formats import FORMATS, FP64, Format
 
 
 def fused(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """A backend of `torch.compile`: operations on expansions as few kernels.
+    """Compile operations on expansions to few kernels, as a backend of `torch.compile`.
 
         fast = torch.compile(step, backend=mcf.fused)   # "mcf" where the package is installed
 
     Operations on expansions, sums and products along dimensions of at most 256 numbers, views,
-    copies and constants become statements on the numbers of one system, and those one kernel. If
-    nothing that is computed of x[k, ...] depends on x[j, ...], k counts systems, which are the
-    lanes of the kernel, as it is for `torch.func.vmap`; so for several leading dimensions. What has
-    no statements, or more than a kernel should have, runs as it is, between kernels; the logger
-    "mcf.fusion" says which. The torch executor makes no kernels.
+    copies and constants become statements on the numbers of one system, and those one kernel. If no
+    result of x[k, ...] depends on x[j, ...], then k counts systems, which are the lanes of the
+    kernel, as for `torch.func.vmap`; likewise for several leading dimensions. Operations without
+    statements, or beyond the limit of a kernel, run unchanged between kernels; the logger
+    "mcf.fusion" reports them. The torch executor has no kernels.
 
-    The bits are those of the function as it is, derivatives have kernels too, and shapes may be
-    dynamic: each combination has a kernel.
+    The bits are those of the uncompiled function. Derivatives have kernels too, and shapes may be
+    dynamic:
+    each combination has a kernel.
 
     Args:
         graph: of Dynamo.
-        inputs: what it is called with.
-        options: those of `torch.compile`, of which there are none.
+        inputs: the arguments of the first call.
+        options: those of `torch.compile`; there are none.
 
     Raises:
         TypeError: for options.
@@ -57,7 +58,7 @@ def fused(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable
 
 
 def _format(graph: torch.fx.Graph) -> Format:
-    """The format of a graph's arithmetic."""
+    """Return the format of a graph's arithmetic."""
     for node in graph.nodes:
         if computes(node):
             for x in node.all_input_nodes:
@@ -68,7 +69,7 @@ def _format(graph: torch.fx.Graph) -> Format:
 
 
 def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Graph:
-    """A graph of operators on components as kernels, and what is no part of one as it is."""
+    """Compile a graph of operators on components to kernels; other nodes run unchanged."""
     fmt = _format(graph.graph)
     found = stages(graph.graph, lambda n: recordable(n, fmt), computes)
     return Graph(graph, [Step(s, fmt) if s.nodes else None for s in found], found)

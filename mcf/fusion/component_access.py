@@ -1,8 +1,8 @@
-"""From expansions to components and back, where nothing else is to be done at a call.
+"""Call compiled graphs directly: from expansions to components and back.
 
-What torch does around a compiled graph (views of inputs made again, mutations, tensors built with
-all their checks) takes longer than a small kernel. Of a graph without derivatives that neither
-changes nor returns its inputs, nothing is left of it but to take tensors apart.
+PyTorch's wrappers of a compiled graph (recreated views of inputs, mutations, checked construction
+of tensors) take longer than a small kernel. A graph without derivatives that neither changes nor
+returns its inputs only needs its tensors split into components.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Run = Callable[..., Any]
 def runs(
     graph: GraphModule, inputs: Sequence[Any], module: GraphModule, program: Graph
 ) -> Iterator[Run]:
-    """What takes the place of torch's wrappers; none where they are needed.
+    """Yield a replacement of PyTorch's wrappers, unless these are needed.
 
     Args:
         graph: of Dynamo, on expansions.
-        inputs: of it.
-        module: the same on components, without derivatives.
-        program: what runs that.
+        inputs: its inputs.
+        module: the graph on components, without derivatives.
+        program: runs the graph on components.
     """
     terms_in = [_terms(x) for x in inputs]
     [output] = (n.args[0] for n in graph.graph.nodes if n.op == "output")
@@ -47,7 +47,7 @@ def runs(
 
 
 def _terms(x: Any) -> int | None:
-    """The components of an expansion, 0 for a plain tensor, None for anything else."""
+    """Return the components of an expansion, 0 for a plain tensor, None for anything else."""
     if isinstance(x, MCFTensor) and not any(isinstance(n, torch.SymInt) for n in x.shape):
         return x.terms
     plain = isinstance(x, Tensor) and not any(isinstance(n, torch.SymInt) for n in x.shape)
@@ -55,7 +55,7 @@ def _terms(x: Any) -> int | None:
 
 
 def _independent() -> bool:
-    """Whether the graph that torch compiles changes no input and returns none, or parts of one."""
+    """Return whether the graph being compiled neither changes nor returns its inputs."""
     context = torch._guards.TracingContext.try_get()
     metadata: Any = getattr(context, "fw_metadata", None)
     try:

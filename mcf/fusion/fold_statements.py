@@ -1,4 +1,4 @@
-"""Folds as statements: the terms and steps of `mcf.kernels.fold`, in the order declared there."""
+"""Emit folds as statements: the terms and steps of `mcf.kernels.fold`, in its order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _column(x: Sequence[Numbers], k: int) -> list[Numbers]:
 
 
 def _merged(program: Program, function: Algorithm, a: State, b: State) -> State:
-    """A step of a fold on two partial sums."""
+    """Combine two partial sums of a fold."""
     count = len(a)
 
     def apply(codes: Sequence[int]) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ def _merged(program: Program, function: Algorithm, a: State, b: State) -> State:
 
 
 def _term(program: Program, fold: Fold, operands: Sequence[Sequence[Numbers]]) -> State:
-    """The terms of some elements."""
+    """Return the terms of some elements."""
     counts = [len(x) for x in operands]
 
     def apply(codes: Sequence[int]) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ def _term(program: Program, fold: Fold, operands: Sequence[Sequence[Numbers]]) -
 
 
 def rows(program: Program, operands: Sequence[Sequence[Numbers]], terms: int) -> State:
-    """Sums of rows, of products of two of them, as expansions [M] in registers."""
+    """Return sums of rows, or of products of two rows, as expansions [M] in registers."""
     length = operands[0][0].shape[1]
     if not 0 < length <= LANES:
         raise TooLongError(f"rows of {length} numbers")
@@ -60,7 +60,7 @@ def rows(program: Program, operands: Sequence[Sequence[Numbers]], terms: int) ->
 
 
 def matrices(program: Program, x: list[Numbers], y: list[Numbers], terms: int) -> State:
-    """Products of [B, M, K] and [B, K, N] as expansions [B, M, N] in registers."""
+    """Return products of [B, M, K] and [B, K, N] as expansions [B, M, N] in registers."""
     inner = x[0].shape[2]
     if inner == 0:
         raise TooLongError("matrices without an inner dimension")
@@ -87,12 +87,12 @@ def matrices(program: Program, x: list[Numbers], y: list[Numbers], terms: int) -
 
 
 def settled(program: Program, state: State) -> State:
-    """Partial sums as normalised expansions."""
+    """Finalize partial sums as normalised expansions."""
     return program.kernel_on(settle_kernel(len(state)), state)
 
 
 def divided(program: Program, x: State, number: int) -> State:
-    """Expansions over a number."""
+    """Return expansions over a number."""
     value = torch.full(x[0].shape, float(number), dtype=torch.float64, device="cpu")
     count = program.constants(value)
     return program.kernel_on(kernel(DIV, FP64, len(x), 1), [*x, count])

@@ -1,4 +1,4 @@
-"""Straight-line formulas of one system, and the kernel that computes them for many."""
+"""Straight-line formulas of one system, and the kernel that computes them for many systems."""
 
 from __future__ import annotations
 
@@ -75,22 +75,22 @@ def depth_first(statements: Sequence[Statement], results: Sequence[int]) -> list
     return [statements[k] for k in order]
 
 
-# An argument of an algorithm: a code, a number that the algorithms name, or a tuple of these.
+# An argument of an algorithm: a code, a name that the algorithm knows, or a tuple of these.
 Argument = int | str | tuple[int | str, ...]
 
 
-# Up to so many operations a program is compiled as one piece.
+# A program of up to this many operations is compiled inline.
 INLINED = 8_000
 
 
 class TooLongError(Exception):
-    """There are more statements than a kernel should have."""
+    """There are more statements than a kernel may have."""
 
 
 class Program:
     """Statements on the numbers of one system, which have codes 0, 1, 2, ...
 
-    A statement that is there already is not written twice: it would compute the same bits.
+    Equal statements are emitted once: they compute the same bits.
 
     Args:
         fmt: the format of all numbers, float32 or float64.
@@ -106,25 +106,25 @@ class Program:
         self._constants: dict[bytes, int] = {}
         self._known: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._functions: dict[str, Algorithm] = {}
-        # The tables that algorithms read, and conditions under which results are of no use.
+        # The tables that algorithms read, and conditions under which results are not usable.
         self._tables: dict[str, None] = {}
         self._rare: list[int] = []
         self._statements: list[Statement] = []
 
     def named(self, name: str) -> int:
-        """The code of a new variable."""
+        """Return the code of a new variable."""
         self._names.append(name)
         return len(self._names) - 1
 
     def constant(self, value: float) -> int:
-        """The code of a number."""
+        """Return the code of a constant."""
         key = struct.pack(">d", value)
         if key not in self._constants:
             self._constants[key] = self.named(f"u{len(self._constants)}")
         return self._constants[key]
 
     def constants(self, value: Tensor) -> Numbers:
-        """A tensor of known numbers."""
+        """Return a tensor of constants as numbers."""
         codes = [self.constant(x) for x in value.double().reshape(-1).tolist()]
         shaped = torch.tensor(codes, dtype=torch.int64, device="cpu").reshape(value.shape)
         return contiguous(shaped, torch.full_like(shaped, -1))
@@ -132,7 +132,7 @@ class Program:
     def statement(
         self, function: Algorithm, arguments: Sequence[Argument], count: int
     ) -> tuple[int, ...]:
-        """The codes of an algorithm's results."""
+        """Emit a call of an algorithm and return the codes of its results."""
         key = (function, *arguments)
         if key not in self._known:
             self.weight += weight(function)
@@ -163,11 +163,11 @@ class Program:
     def each(
         self, apply: Callable[[Sequence[int]], tuple[int, ...]], given: Sequence[Numbers]
     ) -> list[Numbers]:
-        """The results of what is applied to the codes of each element of some tensors.
+        """Apply a function to the codes of each element of some tensors.
 
         Raises:
-            MixedLanesError: where an element's operands are of several systems, or systems differ.
-            TooLongError: where there are no elements.
+            MixedLanesError: if an element's operands are of several systems, or systems differ.
+            TooLongError: if there are no elements.
         """
         shape = given[0].shape
         if not shape.numel():
@@ -192,7 +192,7 @@ class Program:
         return [contiguous(c.reshape(shape), mine.reshape(shape)) for c in results]
 
     def kernel_on(self, spec: Elementwise, given: Sequence[Numbers]) -> list[Numbers]:
-        """What a kernel makes of the tensors that it reads."""
+        """Apply a kernel's algorithm to the tensors that it reads."""
         return self.each(lambda codes: self._applied(spec, codes), given)
 
     def _applied(self, spec: Elementwise, given: Sequence[int]) -> tuple[int, ...]:
@@ -219,16 +219,16 @@ class Program:
         out: Sequence[int],
         crowded: bool = False,
     ) -> tuple[Elementwise, list[float], list[str]]:
-        """The kernel that computes some numbers of each system, its constants and its tables.
+        """Return the kernel for some numbers of each system, its constants and its tables.
 
         Its fields are the results, the inputs, the inputs that all systems share, constants and
-        tables. It counts systems whose results are of no use where there may be some.
+        tables. It counts systems whose results are not usable, if that can happen.
 
         Args:
             name: of the kernel.
-            inputs: their codes.
-            shared: those of what all systems share.
-            out: those of the results.
+            inputs: codes of the inputs of each system.
+            shared: codes of the inputs that all systems share.
+            out: codes of the results.
             crowded: see `Executor`.
         """
         rare = functools.reduce(self._larger, self._rare[1:], self._rare[0]) if self._rare else None
@@ -242,7 +242,7 @@ class Program:
         tables = [t for t in self._tables if any(t in line for line in lines)]
         stored = tuple(f"o{k}" for k in range(len(out)))
         body = [*lines, f"return {', '.join(self._names[c] for c in results)},"]
-        # Triton looks for a text under its name, and there are many.
+        # Triton looks source text up by its name, which must be unique.
         digest = hashlib.sha256("\n".join([*fields, *body]).encode()).hexdigest()
         function = written(
             name,

@@ -1,4 +1,4 @@
-"""A graph that runs stage after stage, each a kernel and what is none."""
+"""A graph that runs in stages; each stage is a kernel followed by unfused nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcf.kernels.register_choice import get_registers
 
 
 class Step:
-    """A stage, and its kernels for operands of several kinds.
+    """A stage, and its kernels by signature of the operands.
 
     Args:
         stage: with nodes.
@@ -30,17 +30,17 @@ class Step:
     def __init__(self, stage: Stage, fmt: Format) -> None:
         self.stage, self._format = stage, fmt
         self._kernels: dict[tuple[Any, ...], Run | None] = {}
-        # Where no size is a symbol, operands are always alike.
+        # If no size is symbolic, the operands always have one signature.
         self._fixed = all(_fixed(n.meta.get("val")) for n in stage.inputs)
 
     @functools.cached_property
     def _halves(self) -> list[Step]:
-        """What runs where the stage is no kernel: each half of it, which may be one."""
+        """The steps that run if the stage has no kernel: its two halves, which may have kernels."""
         found = halves(self.stage, computes)
         return [self] if len(found) == 1 else [Step(s, self._format) for s in found]
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
-        """The outputs of the stage."""
+        """Return the outputs of the stage."""
         kind: tuple[Any, ...] = (registry.get_executor(), get_registers())
         if not self._fixed:
             for x in given:
@@ -80,14 +80,14 @@ class Graph:
 
     Args:
         graph: of operators.
-        steps: of its stages, None for those without nodes.
+        steps: of its stages, None for stages without nodes.
         stages: of the graph.
     """
 
     def __init__(
         self, graph: GraphModule, steps: Sequence[Step | None], stages: Sequence[Stage]
     ) -> None:
-        # It takes a list, which it may empty.
+        # AOTAutograd passes a list, which the call may empty.
         self._boxed_call = True
         self._module, self._steps, self._stages = graph, steps, stages
         nodes = graph.graph.nodes
@@ -96,7 +96,7 @@ class Graph:
         self._one = self._single()
 
     def _single(self) -> tuple[Step, Any] | None:
-        """The only step, and what picks its inputs, where its outputs are those of the graph."""
+        """Return the only step and a getter of its inputs, if its outputs are the graph's."""
         if len(self._steps) != 1 or self._stages[0].others or self._steps[0] is None:
             return None
         stage = self._stages[0]
@@ -106,7 +106,7 @@ class Graph:
         return self._steps[0], operator.itemgetter(*places)
 
     def __call__(self, given: list[Any]) -> Any:
-        """The outputs; `given` is emptied."""
+        """Return the outputs; `given` is emptied."""
         if self._one is not None:
             step, pick = self._one
             return step(pick(given))

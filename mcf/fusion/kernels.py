@@ -1,4 +1,4 @@
-"""A recorded stage as a kernel, and its launches."""
+"""The kernel of a recorded stage, and its launches."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Run = Callable[[Sequence[Any]], list[Tensor] | None]
 
 
 def longest_on(given: Sequence[Any]) -> int:
-    """How many operations a kernel on some operands may have; 0 where there are no kernels."""
+    """Return how many operations a kernel on some operands may have; 0 if there are no kernels."""
     devices = {x.device for x in given if isinstance(x, Tensor)}
     return registry.on(*devices).longest if len(devices) == 1 else 0
 
 
 def kernel_of(stage: Stage, given: Sequence[Any], fmt: Format) -> Run | None:
-    """What computes a stage on operands of such shapes and layouts in one launch.
+    """Return a function that computes a stage in one launch, for operands of these signatures.
 
-    None where no kernel does; the log says why.
+    Return None if there is no such kernel; the log says why.
     """
     name = f"stage{next(_serial)}"
     longest = longest_on(given)
@@ -87,7 +87,7 @@ class Kernel:
             (k, _Places(given[k], found, self._own(found)))
             for k, found in zip(places, recorded.inputs, strict=True)
         ]
-        # Those that all systems share are the kernel's last.
+        # Operands that all systems share are the kernel's last.
         self._operands = sorted(inputs, key=lambda x: not x[1].own)
         self._results: list[tuple[Tensor, list[int], Tensor | None, Tensor]] = []
         for x in recorded.outputs:
@@ -107,7 +107,7 @@ class Kernel:
         return x.systems == self.systems
 
     def __call__(self, given: Sequence[Any]) -> list[Tensor] | None:
-        """The outputs, new dense tensors; None where a function needs a step that it lacks."""
+        """Return the outputs, new dense tensors; None if the kernel lacks a needed step."""
         addresses: list[int] = []
         out, keep = [], []
         for room, places, _, _ in self._results:
@@ -126,7 +126,7 @@ class Kernel:
 
 
 def _placed(x: Tensor, found: tuple[Tensor, list[int], Tensor | None, Tensor]) -> Tensor:
-    """Numbers [count, systems] as a result."""
+    """Convert numbers [count, systems] to a result."""
     room, _, own, like = found
     if room is like:
         return x
@@ -140,7 +140,7 @@ def _placed(x: Tensor, found: tuple[Tensor, list[int], Tensor | None, Tensor]) -
 
 
 class _Places:
-    """Where the numbers of an operand are."""
+    """The addresses of an operand's numbers."""
 
     def __init__(self, like: Tensor, found: Input, own: bool) -> None:
         self.own = own
@@ -154,7 +154,7 @@ class _Places:
         self._offsets = [size * k for k in offsets(found.core, like.stride())]
 
     def addresses(self, x: Tensor, to: list[int]) -> Tensor:
-        """Add the addresses of an operand; what has to live until they are read."""
+        """Append the addresses of an operand; return the tensor that has to stay alive."""
         if self.systems > 1:
             if self._expanded:
                 x = x.as_strided(self._core, x.stride())

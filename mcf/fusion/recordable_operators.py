@@ -1,8 +1,7 @@
-"""Which operators of a graph can be recorded, and how.
+"""The operators of a graph that can be recorded, and how.
 
-What moves elements is torch's own; an operation on expansions is its kernel's algorithm on each
-element; sums are the terms and the steps of their folds, in the order that
-`mcf.kernels.fold` declares.
+PyTorch moves elements. An operation on expansions is its kernel's algorithm on each element. Sums
+are the terms and steps of their folds, in the order that `mcf.kernels.fold` declares.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MOVEMENTS = {
     aten.squeeze.dims, aten.stack.default, aten.t.default, aten.transpose.int, aten.unbind.int,
     aten.unsqueeze.default, aten._unsafe_view.default, aten.view.default,
 }  # fmt: skip
-# What they fill up is zero.
+# Movements that fill with zeros.
 FILLED = {
     aten.select_backward.default, aten.slice_backward.default, aten.diagonal_backward.default,
     aten.tril.default, aten.triu.default,
@@ -93,7 +92,7 @@ def _where(program: Program, c: Numbers, x: Numbers, y: Numbers) -> Numbers:
     return found
 
 
-# Of single registers; truth values are numbers, 1 and 0.
+# Functions of single registers; booleans are the numbers 1 and 0.
 HANDLERS |= {
     aten.neg.default: _registers(truths.negated),
     aten.isnan.default: _registers(truths.undefined),
@@ -110,7 +109,7 @@ def _elementary(
     program: Program, name: str, components: list[Numbers], terms: list[int]
 ) -> list[Numbers]:
     if not fused.is_known(name):
-        raise TooLongError(f"{name} is no formula")
+        raise TooLongError(f"{name} has no formula")
     return program.kernel_on(fused.kernel(name, FP64, *terms), components)
 
 
@@ -134,7 +133,7 @@ def _matrix_products(
     return matrices(program, x, y, terms)[:terms]
 
 
-# In other formats than float64 they compute in registers of another one.
+# Operators that compute in registers of another format unless the format is float64.
 FLOAT64: dict[Any, Handler] = {
     torch.ops.mcf.elementary.default: _elementary,
     torch.ops.mcf.row_sums.default: _row_sums,

@@ -1,4 +1,4 @@
-"""A stage of a graph, recorded for operands of some shapes: a program and where its numbers are."""
+"""Record a stage of a graph for given shapes: a program and the layout of its numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcf.fusion.stages import Stage
 from mcf.fusion.stand_ins import SHARED, MixedLanesError, Numbers, by_lane, moved
 from mcf.kernels.formats import FP32, FP64, Format
 
-# Numbers that a kernel reads and writes for each system.
+# Limit of numbers that a kernel reads and writes per system.
 WIDEST = 512
 
 
@@ -68,8 +68,8 @@ class Recorded(NamedTuple):
 
 
 def recordable(node: Node, fmt: Format) -> bool:
-    """Whether a node of a graph can be recorded, if all that it reads has been."""
-    # Loops of 16-bit numbers are vectorised by LLVM, which takes minutes for long ones.
+    """Return whether a node of a graph can be recorded, if all its inputs can."""
+    # LLVM vectorises loops of 16-bit numbers, which takes minutes for long ones.
     if node.op != "call_function" or fmt not in (FP32, FP64):
         return False
     target: Any = node.target
@@ -94,12 +94,12 @@ def recordable(node: Node, fmt: Format) -> bool:
 
 
 def computes(node: Node) -> bool:
-    """Whether a node is arithmetic."""
+    """Return whether a node is arithmetic."""
     return node.target in HANDLERS or node.target in FLOAT64
 
 
 def candidates(given: Sequence[Any]) -> Iterator[tuple[int, ...]]:
-    """Leading dimensions that may count systems, from the most systems to one."""
+    """Yield leading dimensions that may count systems, from the most systems to one."""
     shapes = {t.shape[:k] for t in given if isinstance(t, Tensor) for k in range(1, t.ndim + 1)}
     several = sorted(shapes, key=lambda s: (-s.numel(), len(s), tuple(s)))
     yield from (tuple(s) for s in several if s.numel() > 1)
@@ -107,17 +107,17 @@ def candidates(given: Sequence[Any]) -> Iterator[tuple[int, ...]]:
 
 
 def record(stage: Stage, given: Sequence[Any], fmt: Format, longest: int, name: str) -> Recorded:
-    """A stage for operands like these.
+    """Record a stage for operands like these.
 
     Args:
         stage: of a graph.
-        given: what its inputs are: tensors, and integers.
+        given: its inputs: tensors and integers.
         fmt: the format of its numbers.
         longest: how many operations of arithmetic there may be for a system.
         name: for messages.
 
     Raises:
-        TooLongError: where it would be too long for a kernel.
+        TooLongError: if it would be too long for a kernel.
     """
     problems = []
     for lead in candidates(given):
@@ -162,10 +162,10 @@ def _truths(x: Any) -> bool:
 
 
 def _output(x: Numbers, systems: int) -> Output:
-    """A result, laid out in memory as it would be."""
+    """Return the layout of a result in memory."""
     codes, lanes = (torch.empty_like(part).copy_(part) for part in x)
     codes, lanes = (part.as_strided((part.numel(),), (1,)) for part in (codes, lanes))
-    # What is known beforehand is the one system's too.
+    # With one system, shared constants count as its own.
     shared, own = by_lane(lanes if systems > 1 else torch.zeros_like(lanes), systems)
     if len(shared):
         raise MixedLanesError("a result is one for all systems")
@@ -178,12 +178,12 @@ def _output(x: Numbers, systems: int) -> Output:
 
 
 def core_of(x: Tensor) -> torch.Size:
-    """The shape of the elements of an operand that lie apart: what is expanded counts once."""
+    """Return the shape of an operand's distinct elements: expanded dimensions count once."""
     return torch.Size(1 if step == 0 else n for n, step in zip(x.shape, x.stride(), strict=True))
 
 
 def offsets(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Where the elements of a tensor are, in their order."""
+    """Return the offsets of the elements of a tensor, in order."""
     at = torch.arange(torch.Size(shape).numel(), device="cpu")
     found = torch.zeros_like(at)
     for extent, step in zip(reversed(shape), reversed(strides), strict=True):
@@ -194,7 +194,7 @@ def offsets(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
 
 
 def _input(program: Program, name: str, x: Tensor, lead: tuple[int, ...]) -> tuple[Numbers, Input]:
-    """An operand, laid out in memory as it is."""
+    """Return an operand's numbers and its layout in memory."""
     core = core_of(x)
     own = tuple(core[: len(lead)]) == lead
     systems = program.systems if own else 1

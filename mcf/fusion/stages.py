@@ -1,4 +1,4 @@
-"""Which nodes of a graph run as one kernel, and in which order."""
+"""Partition the nodes of a graph into kernels, and order them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.fx import Node
 
 
 class Stage(NamedTuple):
-    """Some nodes that are recorded together, and what runs after them as it is.
+    """Nodes that are recorded together, and nodes that run unchanged after them.
 
     Args:
         nodes: recorded, in order; none for no kernel.
-        inputs: what they take from elsewhere.
-        outputs: those of them that are needed elsewhere.
+        inputs: nodes outside that they read.
+        outputs: nodes of them that are needed elsewhere.
         others: the nodes that run one by one.
     """
 
@@ -27,7 +27,7 @@ class Stage(NamedTuple):
 
 
 def _fence(node: Node) -> bool:
-    """Whether a node does more than to compute its result, so that nothing may pass it."""
+    """Return whether a node has side effects, so that no node may be moved across it."""
     target: Any = node.target
     if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
         return node.op not in ("placeholder", "output", "get_attr") and node.is_impure()
@@ -37,10 +37,10 @@ def _fence(node: Node) -> bool:
 def stages(
     graph: torch.fx.Graph, recorded: Callable[[Node], bool], computes: Callable[[Node], bool]
 ) -> list[Stage]:
-    """The fewest stages that a graph can be cut into.
+    """Return the fewest stages that a graph can be cut into.
 
-    Stage s takes what needs s nodes that cannot be recorded to be run before it, one after the
-    other. So no path leaves a stage and comes back.
+    A node is in stage s if s unrecordable nodes must run before it, one after the other. So no path
+    leaves a stage and comes back.
 
     Args:
         graph: of operators.
@@ -67,8 +67,8 @@ def stages(
 
 
 def halves(stage: Stage, computes: Callable[[Node], bool]) -> list[Stage]:
-    """A stage as two, one after the other; itself where it has one node that computes."""
-    # What takes a list of results apart belongs to what makes it.
+    """Split a stage into two consecutive ones; return it unsplit if only one node computes."""
+    # A getitem node belongs to the node that returns the list.
     nodes = [n for n in stage.nodes if n.target is not operator.getitem]
     working = [n for n in nodes if computes(n)]
     if len(working) < 2:
@@ -82,7 +82,7 @@ def halves(stage: Stage, computes: Callable[[Node], bool]) -> list[Stage]:
 
 
 def _part(stage: Stage, inside: set[Node], known: set[Node]) -> Stage:
-    """Some nodes of a stage, and what is known without its inputs, which each part has."""
+    """Return a part of a stage; it repeats the nodes `known`, which need no inputs."""
     own = [n for n in stage.nodes if (n.args[0] if n.target is operator.getitem else n) in inside]
     inside = {*own, *known}
     nodes = [n for n in stage.nodes if n in inside]
@@ -95,7 +95,7 @@ def _part(stage: Stage, inside: set[Node], known: set[Node]) -> Stage:
 
 
 def _needed(graph: torch.fx.Graph, found: list[Stage]) -> list[Stage]:
-    """The stages without what runs as it is and nobody takes."""
+    """Remove unfused nodes that nothing uses."""
     [output] = (n for n in graph.nodes if n.op == "output")
     wanted = {*output.all_input_nodes, *(n for s in found for n in s.inputs)}
     kept = []
@@ -117,7 +117,7 @@ def _stage(here: list[Node], fused: list[Node], computes: Callable[[Node], bool]
     if not made:
         return Stage([], [], [], here)
     outputs = [n for n in fused if n in made and any(u not in inside for u in n.users)]
-    # A list of tensors is taken apart where it is made.
+    # A getitem node runs with the node that returns the list.
     wanted = set(outputs)
     kept = []
     for n in reversed(fused):
@@ -126,5 +126,5 @@ def _stage(here: list[Node], fused: list[Node], computes: Callable[[Node], bool]
             wanted |= {x for x in n.all_input_nodes if x in inside}
     kept.reverse()
     inputs = list(dict.fromkeys(x for n in kept for x in n.all_input_nodes if x not in wanted))
-    # What only moves elements of what comes from elsewhere runs as it is, where it is needed.
+    # Nodes that only move elements of outside tensors run unchanged, where they are needed.
     return Stage(kept, inputs, outputs, [n for n in here if n not in made])

@@ -1,8 +1,8 @@
-"""What stands in for a tensor while a graph is recorded: which number each element is, and whose.
+"""Proxies of tensors while a graph is recorded: the number and the system of each element.
 
-Two tensors of integers have the tensor's shape: `codes` says which number of a system an element
-is, `lanes` which system has it, or -1 where all systems share it. So whatever moves elements about
-(views, copies, broadcasts, concatenations) is done by torch itself, to both.
+Two integer tensors have the tensor's shape: `codes` says which number of a system an element is,
+and `lanes` which system has it, or -1 if all systems share it. So PyTorch itself performs all
+movements of elements (views, copies, broadcasts, concatenations), on both tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHARED = -1
 
 
 class MixedLanesError(Exception):
-    """A number of one system depends on another's, or systems do not do the same."""
+    """A number of one system depends on another's, or systems perform different operations."""
 
 
 class Numbers(NamedTuple):
@@ -28,26 +28,26 @@ class Numbers(NamedTuple):
 
     @property
     def shape(self) -> torch.Size:
-        """Of the tensor."""
+        """The shape of the tensor."""
         return self.codes.shape
 
 
 def contiguous(codes: Tensor, lanes: Tensor) -> Numbers:
-    """New numbers, as a kernel writes them."""
+    """Return new numbers, contiguous as a kernel writes them."""
     return Numbers(codes.contiguous(), lanes.contiguous())
 
 
 def moved(func: Any, args: Any, kwargs: Any, zero: int = 0) -> Any:
-    """What a function that moves elements makes of numbers.
+    """Apply a function that moves elements to numbers.
 
     Args:
-        func: of torch; where it fills up with zeros, those are of the code `zero`.
-        args: its arguments, numbers in the place of tensors.
-        kwargs: more of them, without tensors.
+        func: a function of PyTorch; if it fills with zeros, these have the code `zero`.
+        args: its arguments, numbers in place of tensors.
+        kwargs: further arguments, without tensors.
         zero: a code.
     """
     codes = func(*_replaced(args, lambda x: x.codes - zero if zero else x.codes), **kwargs)
-    # One more, so that what is filled up is shared.
+    # Add 1, so that filled-in zeros become shared elements.
     lanes = func(*_replaced(args, lambda x: x.lanes + 1), **kwargs)
     if isinstance(codes, Tensor):
         return Numbers(codes + zero if zero else codes, lanes - 1)
@@ -63,7 +63,7 @@ def _replaced(x: Any, part: Callable[[Numbers], Tensor]) -> Any:
 
 
 def spread(given: Sequence[Numbers]) -> list[Numbers]:
-    """Operands of one shape."""
+    """Broadcast operands to one shape."""
     codes = torch.broadcast_tensors(*(x.codes for x in given))  # type: ignore[no-untyped-call]
     lanes = torch.broadcast_tensors(*(x.lanes for x in given))  # type: ignore[no-untyped-call]
     return [Numbers(c, n) for c, n in zip(codes, lanes, strict=True)]
@@ -82,10 +82,10 @@ class Places(NamedTuple):
 
 
 def by_lane(lanes: Tensor, systems: int) -> Places:
-    """The elements of each system in order.
+    """Return the elements of each system in order.
 
     Raises:
-        MixedLanesError: where one has more than another.
+        MixedLanesError: if one system has more elements than another.
     """
     flat = lanes.reshape(-1)
     shared = (flat == SHARED).nonzero()[:, 0]

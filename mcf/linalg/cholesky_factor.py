@@ -12,9 +12,9 @@ from mcf.linalg.parts import Components, assign, each, one_like, part, transpose
 
 
 def factor(a: Components, numbers: Real = REAL) -> tuple[Components, Tensor]:
-    """L with A = L L^T, right-looking and blocked; reads the lower triangle of A [..., n, n].
+    """Return L with A = L L^T, blocked; reads the lower triangle of A [..., n, n].
 
-    Of complex numbers L^H; of the diagonal the real part is read.
+    For complex numbers A = L L^H, and only the real part of the diagonal is read.
 
     Returns:
         L, and `info`, int32: the order of the first leading minor that is not positive definite,
@@ -31,7 +31,7 @@ def factor(a: Components, numbers: Real = REAL) -> tuple[Components, Tensor]:
 
 
 def _factor(a: Components, info: Tensor, numbers: Real) -> None:
-    """L takes the place of the lower triangles of A [batch, n, n]."""
+    """Overwrite the lower triangles of A [batch, n, n] with L."""
     n = a[0].shape[-1]
     spec = numbers.elimination("cholesky", a)
     executor = registry.on(a[0].device)
@@ -42,7 +42,7 @@ def _factor(a: Components, info: Tensor, numbers: Real) -> None:
                 _eliminate(a, j, block.stop, info, numbers)
         if block.stop < n:
             below = slice(block.stop, n)
-            # X L^H = A of the rows below, as conj(L) X^T = A^T.
+            # X L^H = A for the rows below, solved as conj(L) X^T = A^T.
             rows, low = transpose(part(a, below, block)), numbers.conj(part(a, block, block))
             triangular.substitute(low, rows, upper=False, unitriangular=False, numbers=numbers)
             product = numbers.matmul(transpose(rows), numbers.conj(rows))
@@ -50,7 +50,7 @@ def _factor(a: Components, info: Tensor, numbers: Real) -> None:
 
 
 def _eliminate(a: Components, j: int, stop: int, info: Tensor, numbers: Real) -> None:
-    """Column j of L down to row `stop`, and its square taken off the columns up to there."""
+    """Compute column j of L up to row `stop`, and update the columns up to there."""
     row, rest = slice(j, j + 1), slice(j + 1, stop)
     diagonal = part(a, row, row)
     positive = diagonal[0] > 0

@@ -17,19 +17,20 @@ from mcf.linalg.working_matrices import closed, descending, opened, rows_in
 def decompose(
     a: Components, upper: bool = False, numbers: Real = REAL
 ) -> tuple[Components, Components, Tensor]:
-    """A = V diag(w) V^H with ascending w; reads one triangle of A [..., n, n].
+    """Return A = V diag(w) V^H with ascending w; reads one triangle of A [..., n, n].
 
-    The rows of W (A + s I) are made orthogonal by an orthogonal W. A power of two above the norm
-    makes all eigenvalues of A + s I positive, and the rows' conjugates, divided by their norms, are
-    the eigenvectors. Eigenvalues are v^H A v.
+    An orthogonal W makes the rows of W (A + s I) orthogonal. The shift s, a power of two above the
+    norm, makes all eigenvalues of A + s I positive. The conjugated rows over their norms are the
+    eigenvectors, and the eigenvalues are v^H A v.
 
     Returns:
         w [..., n], V [..., n, n] and whether each matrix converged (false where one is not finite).
 
     With u^terms of the working format, |A V - V diag(w)| <= c n u^terms |A| in the 2-norm and
-    |V^H V - I| <= c n u^terms, for clusters and for equal eigenvalues too: c is 208 and 104 but for
-    the constant of products, by the end of the iteration and by a look at V^H A V
-    (docs/numerics.md, Singular vectors).
+    |V^H V - I| <= c n u^terms, also for clusters and equal eigenvalues. c is 208 and 104, apart
+    from
+    the constant of products, by the stopping test and a check of V^H A V (docs/numerics.md,
+    Singular vectors).
     """
     if numbers is REAL:
         found = whole.decomposed(True, a, lambda some: _decompose(some, upper, REAL), upper)
@@ -41,7 +42,7 @@ def decompose(
 def _decompose(
     a: Components, upper: bool, numbers: Real = REAL
 ) -> tuple[Components, Components, Tensor]:
-    """The same by operations on tensors."""
+    """Decompose by tensor operations; arguments and results as in `decompose`."""
     a = numbers.of_triangle(a, upper)
     flat, exponent = opened(a, numbers)
     n = flat[0].shape[-1]
@@ -59,16 +60,16 @@ def _decompose(
     order = descending(values).flip(-1)
     values = each(lambda c: c.gather(-1, order), values)
     vectors = closed(numbers.adjoint(rows_in(order, rows)), a, numbers=numbers)
-    # What of it is not proved by the end of the iteration.
+    # Check the part that the stopping test does not prove.
     done = done & unmixed(product, flat, numbers)
     done = (done & finite).reshape(a[0].shape[:-2])
     return closed(values, numbers.real(a), exponent), vectors, done
 
 
 def _shift(parts: Components) -> Tensor:
-    """A power of two above 1.4 times the Frobenius norm of matrices [batch, n, n], all |a| < 1.
+    """Return a power of two above 1.4 times the Frobenius norm of [batch, n, n], all |a| < 1.
 
-    Of elements rounded up to a few bits, so that their squares' sum has no order.
+    Elements are first rounded up to 16 bits, so that the sum of squares is exact in any order.
     """
     # Squares are multiples of 2^-32 and at most 1: a sum of 2^21 is exact.
     up = torch.stack([c.abs() * 2.0**16 for c in parts], -1).ceil() * 2.0**-16

@@ -1,4 +1,4 @@
-"""LDL factors and reflections in LAPACK's form as opaque operators."""
+"""LDL factors and LAPACK-style reflections as opaque operators; see `mcf.linalg.opaque_decompositions`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ldl_factor = operator("ldl_factor(Tensor[] a) -> Tensor[]", _ldl_run, _ldl_shap
 
 
 def ldl_factor(a: Components) -> tuple[Components, Tensor, Tensor]:
-    """See `ldl_factors.factor`."""
+    """Factorise as the operator of `ldl_factors.factor`."""
     *factors, pivots, info = _ldl_factor(list(a))
     return tuple(factors), pivots, info
 
@@ -41,7 +41,7 @@ _ldl_solve = operator(
 
 
 def ldl_solve(ld: Components, pivots: Tensor, b: Components) -> Components:
-    """See `ldl_factors.solve`."""
+    """Solve as the operator of `ldl_factors.solve`."""
     return tuple(_ldl_solve(list(ld), pivots, list(b)))
 
 
@@ -61,6 +61,6 @@ _reflections = operator(
 
 
 def reflections(a: Components) -> tuple[Components, Components]:
-    """See `qr_factors.reflections`."""
+    """Factorise as the operator of `qr_factors.reflections`."""
     found = _reflections(list(a))
     return tuple(found[: len(a)]), tuple(found[len(a) :])

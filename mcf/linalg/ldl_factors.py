@@ -1,4 +1,4 @@
-"""Bunch-Kaufman's factorisation of symmetric matrices, and systems solved by it."""
+"""Bunch-Kaufman factorisation of symmetric matrices, and solving with its factors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mcf.linalg import triangular
 from mcf.linalg.parts import ALL, Components, assign, each, part, transpose
 from mcf.reductions.products import matmul
 
-# The bound on growth is the same for one pivot of 2 by 2 as for two of 1 by 1.
+# Bunch and Kaufman's constant: one 2 by 2 pivot has the same growth bound as two 1 by 1 pivots.
 ALPHA = (1 + math.sqrt(17)) / 8
 
 
 def factor(a: Components) -> tuple[Components, Tensor, Tensor]:
-    """P A P^T = L D L^T of the lower triangles of A [..., n, n], D of blocks of 1 and 2 rows.
+    """Return P A P^T = L D L^T of A [..., n, n], where D has blocks of 1 and 2 rows.
 
     Returns:
         L (unit, below D) and D in one matrix as LAPACK's `sytrf` has them; pivots, int32 [..., n]:
@@ -43,7 +43,7 @@ def factor(a: Components) -> tuple[Components, Tensor, Tensor]:
 
 
 def _factor(a: Components) -> tuple[list[int], int]:
-    """L and D take the place of one lower triangle."""
+    """Overwrite one lower triangle with L and D."""
     n, k, info = a[0].shape[-1], 0, 0
     pivots: list[int] = []
     while k < n:
@@ -67,7 +67,7 @@ def _factor(a: Components) -> tuple[list[int], int]:
 
 
 def _pivot(a: Tensor, k: int) -> tuple[int, int]:
-    """The row to exchange with, and how many rows the block has; by first components."""
+    """Return the row to exchange with and the block's number of rows, from first components."""
     n = a.shape[-1]
     here = abs(a[k, k].item())
     if k + 1 == n:
@@ -86,7 +86,7 @@ def _pivot(a: Tensor, k: int) -> tuple[int, int]:
 
 
 def _exchange(a: Components, k: int, j: int, p: int) -> None:
-    """Rows and columns j < p of what is left from k on, of which the lower triangle is kept."""
+    """Exchange rows and columns j < p of the trailing matrix from k on, in the lower triangle."""
     for c in a:
         for one, other in (
             (c[p + 1 :, j], c[p + 1 :, p]),
@@ -100,10 +100,10 @@ def _exchange(a: Components, k: int, j: int, p: int) -> None:
 
 
 def _divided(x: Components, d: Components) -> Components:
-    """D^-1 X for a block of one or two rows, of which the lower triangle counts."""
+    """Return D^-1 X for a block of one or two rows, whose lower triangle is read."""
     if d[0].shape[-1] == 1:
         return operations.div(x, d)
-    # By the element beside the diagonal, the largest: no overflow (LAPACK's sytf2).
+    # Divide by the off-diagonal element, the largest, to avoid overflow (LAPACK's sytf2).
     side = part(d, slice(1, 2), slice(0, 1))
     first = operations.div(part(d, slice(0, 1), slice(0, 1)), side)
     second = operations.div(part(d, slice(1, 2), slice(1, 2)), side)
@@ -117,7 +117,7 @@ def _divided(x: Components, d: Components) -> Components:
 
 
 def solve(ld: Components, pivots: Tensor, b: Components) -> Components:
-    """X with A X = B from `factor` of A; B [..., n, k], batches broadcast."""
+    """Solve A X = B with the result of `factor`; B [..., n, k], batches broadcast."""
     batch = triangular.broadcast(ld, b)
     n, k = b[0].shape[-2:]
     x = each(lambda c: c.expand(*batch, n, k).clone(memory_format=torch.contiguous_format), b)

@@ -1,4 +1,4 @@
-"""Least squares by QR factorisation, or by singular values where columns may depend on others."""
+"""Least squares by QR factorisation, or by singular values for rank-deficient matrices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from mcf.reductions.products import matmul
 
 
 def solve(a: Components, b: Components) -> tuple[Components, Tensor]:
-    """X of least norm among those with the least |A X - B|, for A [..., m, n] of full rank.
+    """Return X of least norm that minimises |A X - B|, for A [..., m, n] of full rank.
 
-    R X = Q^T B of A = Q R, and X = Q R^-T B of A^T = Q R for m < n (Higham 2002, theorems 20.3 and
+    R X = Q^T B with A = Q R, and X = Q R^-T B with A^T = Q R for m < n (Higham 2002, theorems 20.3
+    and
     21.4, doi:10.1137/1.9780898718027: X is exact for an A within c m n u^terms of the given one).
 
     Returns:
-        X [..., n, k], and the smallest |r_ii| over the largest, which for a matrix that is not of
-        full rank is 0 or about u^terms.
+        X [..., n, k], and the smallest |r_ii| over the largest, which is 0 or about u^terms for a
+        rank-deficient matrix.
     """
     wide = a[0].shape[-2] < a[0].shape[-1]
     q, r = qr_factors.factor(transpose(a) if wide else a)
@@ -38,7 +39,7 @@ def solve(a: Components, b: Components) -> tuple[Components, Tensor]:
 def from_singular_values(
     u: Components, s: Components, vt: Components, kept: Tensor, b: Components
 ) -> Components:
-    """V diag(1 / s) U^T B over the singular values that are kept."""
+    """Return V diag(1 / s) U^T B over the retained singular values."""
     y = matmul(transpose(u), b)
     safe = where(kept, s, one_like(s))
     y = operations.div(y, each(lambda c: c[..., None], safe))

@@ -1,4 +1,4 @@
-"""LU factorisation with partial pivoting, and what is computed from it."""
+"""LU factorisation with partial pivoting, and solutions and determinants computed from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcf.linalg.parts import Components, assign, each, like, one_like, part, whe
 def factor(
     a: Components, pivot: bool = True, numbers: Real = REAL
 ) -> tuple[Components, Tensor, Tensor]:
-    """P A = L U, right-looking and blocked.
+    """Return P A = L U, right-looking and blocked.
 
     Returns:
         L (unit, below the diagonal) and U in one matrix of A's shape [..., m, n]; the row exchanged
@@ -29,14 +29,14 @@ def factor(
     return _factored(a, pivot, numbers=numbers)[0]
 
 
-# Of one panel and so many right-hand sides all is done in one call, where there is a loop for it.
+# One panel with so many right-hand sides is done in one call, if the executor has a loop for it.
 SIDES = 64
 
 Factors = tuple[Components, Tensor, Tensor]
 
 
 def solved(a: Components, b: Components, numbers: Real = REAL) -> tuple[Components, Factors]:
-    """X with A X = B for square A, and what `factor` makes of A."""
+    """Return X with A X = B for square A, and the result of `factor`."""
     n, k = b[0].shape[-2:]
     batch = triangular.broadcast(a, b)
     if n <= triangular.BLOCK and 0 < k <= SIDES and batch == a[0].shape[:-2]:
@@ -50,7 +50,7 @@ def solved(a: Components, b: Components, numbers: Real = REAL) -> tuple[Componen
 
 
 def determined(a: Components, numbers: Real = REAL) -> tuple[Components, Factors]:
-    """The determinant of square A, and what `factor` makes of A."""
+    """Return the determinant of square A, and the result of `factor`."""
     if 0 < a[0].shape[-1] <= triangular.BLOCK:
         found = each(lambda c: c.new_empty(c.shape[:-2]), a)
         factors, done = _factored(a, determinant=found, numbers=numbers)
@@ -68,7 +68,7 @@ def _factored(
     determinant: Components | None = None,
     numbers: Real = REAL,
 ) -> tuple[Factors, bool]:
-    """`factor`; and whether right-hand sides and determinants of one panel are there as well."""
+    """Factorise A; also return whether one call did the right-hand sides and determinants."""
     a = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
     *batch, m, n = a[0].shape
     count = min(m, n)
@@ -95,7 +95,7 @@ def _factor(
     determinant: Components | None,
     numbers: Real,
 ) -> bool:
-    """L and U take the place of A [batch, m, n]; whether the last panel was one call."""
+    """Overwrite A [batch, m, n] with L and U; return whether the last panel was one call."""
     found = True
     m, n = a[0].shape[-2:]
     count = min(m, n)
@@ -133,14 +133,14 @@ def _exchange(a: Components, j: int, pivots: Tensor, numbers: Real) -> None:
 
 
 def _eliminate(a: Components, j: int, stop: int, info: Tensor, numbers: Real) -> None:
-    """Column j of L, and its product with row j taken off the columns up to `stop`."""
+    """Compute column j of L, and subtract its product with row j from the columns up to `stop`."""
     row, below, right = slice(j, j + 1), slice(j + 1, None), slice(j + 1, stop)
     diagonal = part(a, row, row)
     zero = numbers.magnitude(diagonal) == 0
     info.copy_(torch.where((info == 0) & zero[..., 0, 0], j + 1, info))
     if j + 1 == a[0].shape[-2]:
         return
-    # A zero pivot is the largest entry, so the column below it is 0 as well and stays it.
+    # A zero pivot is the largest entry, so the column below it is 0 and stays 0.
     column = numbers.over(part(a, below, row), where(zero, one_like(diagonal), diagonal))
     assign(a, (below, row), column)
     if j + 1 < stop:
@@ -149,9 +149,10 @@ def _eliminate(a: Components, j: int, stop: int, info: Tensor, numbers: Real) ->
 
 
 def permutation(pivots: Tensor, rows: int) -> Tensor:
-    """The row of A that stands in each row of L U; int64 [..., rows]."""
+    """Return, for each row of L U, the index of the row of A; int64 [..., rows]."""
     orders = []
-    # By the host, for GPUs too: one copy of some integers in place of four launches for each.
+    # Computed on the CPU, also for GPU tensors: one copy of a few integers instead of four launches
+    # each.
     for exchanges in pivots.flatten(0, -2).tolist() if pivots.dim() > 1 else [pivots.tolist()]:
         order = list(range(rows))
         for j, other in enumerate(exchanges):
@@ -162,7 +163,7 @@ def permutation(pivots: Tensor, rows: int) -> Tensor:
 
 
 def lower(lu: Components) -> Components:
-    """L [..., m, min(m, n)], with ones on the diagonal."""
+    """Return L [..., m, min(m, n)], with ones on the diagonal."""
     count = min(lu[0].shape[-2:])
     strict = each(lambda c: c[..., :count].tril(-1), lu)
     strict[0].diagonal(dim1=-2, dim2=-1).fill_(1)
@@ -170,7 +171,7 @@ def lower(lu: Components) -> Components:
 
 
 def upper(lu: Components) -> Components:
-    """U [..., min(m, n), n]."""
+    """Return U [..., min(m, n), n]."""
     count = min(lu[0].shape[-2:])
     return each(lambda c: c[..., :count, :].triu(), lu)
 
@@ -184,7 +185,7 @@ def solve(
     adjoint: bool = False,
     numbers: Real = REAL,
 ) -> Components:
-    """X with A X = B from the factors of A; A^H for `adjoint`, X A = B for `left=False`."""
+    """Solve A X = B with the factors of A; A^H X = B for `adjoint`, X A = B for `left=False`."""
     if not left:
         flipped = numbers.adjoint(b)
         flipped = solve(lu, pivots, flipped, adjoint=not adjoint, numbers=numbers)
@@ -203,24 +204,24 @@ def solve(
 
 
 def _rows(x: Components, order: Tensor) -> Components:
-    """Rows of x in the given order."""
+    """Return the rows of x in the given order."""
     index = order[..., None].expand(*x[0].shape)
     return each(lambda c: c.gather(-2, index), x)
 
 
 def parity(pivots: Tensor) -> Tensor:
-    """1 or -1, the determinant of the permutation."""
+    """Return the determinant of the permutation, 1 or -1."""
     home = torch.arange(1, pivots.shape[-1] + 1, device=pivots.device)
     return 1 - 2 * ((pivots != home).sum(-1) % 2)
 
 
 def determinant(lu: Components, pivots: Tensor, numbers: Real = REAL) -> Components:
-    """The product of U's diagonal and the permutation's sign, multiplied pairwise."""
+    """Return the product of U's diagonal and the permutation's sign, multiplied pairwise."""
     return signed_product(each(lambda c: c.diagonal(dim1=-2, dim2=-1), lu), pivots, numbers)
 
 
 def signed_product(factors: Components, pivots: Tensor, numbers: Real = REAL) -> Components:
-    """The product of the last dimension and the permutation's sign, multiplied pairwise."""
+    """Return the product over the last dimension times the permutation's sign, by halves."""
     sign = parity(pivots).to(factors[0].dtype)[..., None]
     if factors[0].shape[-1] == 0:
         return part(like(factors, sign), 0)

@@ -19,15 +19,15 @@ from mcf.linalg.working_matrices import closed, flattened
 from mcf.reductions.products import matmul
 
 Matrix = TypeVar("Matrix")
-# Above one by so much is the bound of a norm: low components and the sum's rounding are below it.
+# A norm times this is a bound: it covers low components and the rounding of the sum.
 ABOVE = 1 + 2.0**-20
 
 
 @functools.cache
 def degree(terms: int) -> tuple[int, int]:
-    """q and r of the Taylor polynomial of degree q r that is exact to u^terms / 4 for |A| <= 1.
+    """Return q and r: the Taylor polynomial of degree q r is exact to u^terms / 4 for |A| <= 1.
 
-    What is left out is below 1.1 / (q r + 1)!; q + r - 2 products compute it.
+    The remainder is below 1.1 / (q r + 1)!; q + r - 2 products compute the polynomial.
     """
     size = 2
     while True:
@@ -38,11 +38,11 @@ def degree(terms: int) -> tuple[int, int]:
 
 
 def exponential(a: Components, numbers: Real = REAL) -> Components:
-    """e^A = (T(A / 2^s))^(2^s) for square matrices A [..., n, n], |A / 2^s| <= 1 in the 1-norm.
+    """Return e^A = (T(A / 2^s))^(2^s) for square A [..., n, n], |A / 2^s| <= 1 in the 1-norm.
 
     T is the Taylor polynomial whose degree fits the number of components (30, 42, 49 for two,
-    three, four of float64), computed by Paterson's and Stockmeyer's scheme (1973,
-    doi:10.1137/0202007); scaling and squaring in many precisions: Fasi, Higham 2019,
+    three, four of float64), computed by the scheme of Paterson and Stockmeyer (1973,
+    doi:10.1137/0202007). For scaling and squaring in many precisions see Fasi, Higham 2019,
     doi:10.1137/18M1228876. A matrix that is not finite gives NaN.
 
     The error in the 1-norm is at most c n (1 + |A|) u^terms e^|A|, with u^terms of the working
@@ -68,7 +68,7 @@ def exponential(a: Components, numbers: Real = REAL) -> Components:
 
 
 def _taylor(x: Components, numbers: Real) -> Components:
-    """The sum of x^j / j! up to the degree."""
+    """Return the sum of x^j / j! up to the degree of `degree`."""
     terms = len(x) // numbers.parts
 
     def scaled(j: int, power: Components) -> Components:
@@ -89,7 +89,7 @@ def polynomial(
     scaled: Callable[[int, Matrix], Matrix],
     added: Callable[[int, Matrix, Matrix], Matrix],
 ) -> Matrix:
-    """The sum of x^j / j! up to q r, of matrices or of places of them.
+    """Return the sum of x^j / j! up to j = q r, for matrices or for proxies that record operations.
 
     Args:
         size: q and r, see `degree`.
@@ -113,12 +113,12 @@ def polynomial(
 
 
 def coefficient(j: int, terms: int) -> tuple[float, ...]:
-    """1 / j! in so many components of float64."""
+    """Return 1 / j! as an expansion of `terms` float64 components."""
     return components_of(Fraction(1, math.factorial(j)), FP64, terms)
 
 
 def _coefficient(x: Components, j: int) -> Components:
-    """1 / j! in as many components as x has."""
+    """Return 1 / j! with as many components as x."""
     return tuple(
         torch.tensor(p, dtype=torch.float64, device=x[0].device) for p in coefficient(j, len(x))
     )

@@ -1,7 +1,8 @@
-"""What factorisations ask of their numbers, real or complex: the arithmetic is a parameter.
+"""The arithmetic of factorisations, real or complex, as a parameter.
 
-A matrix of complex expansions is one tuple, the components of its real part before those of the
-imaginary one; views, copies and choices of all components (`mcf.linalg.parts`) serve both kinds.
+A matrix of complex expansions is one tuple: the components of its real part, then those of its
+imaginary part. Views, copies and selections of all components (`mcf.linalg.parts`) serve both
+kinds.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Real:
     parts = 1
 
     def elimination(self, kind: str, a: Components) -> Elimination:
-        """The elimination of such numbers; see `mcf.kernels.elimination`."""
+        """Return the elimination of such numbers; see `mcf.kernels.elimination`."""
         return elimination(kind, format_of(a[0].dtype), len(a) // self.parts, self.parts)
 
     def magnitude(self, x: Components) -> Tensor:
-        """|x| by its first component."""
+        """Return |x| from its first component."""
         return x[0].abs()
 
     def over(self, x: Components, y: Components) -> Components:
@@ -60,15 +61,15 @@ class Real:
         return operations.div(x, y)
 
     def over_real(self, x: Components, y: Components) -> Components:
-        """x / y for a real y, of as many components as a part."""
+        """Return x / y for a real y, with as many components as a part."""
         return operations.div(x, y)
 
     def root(self, x: Components) -> Components:
-        """The square root of x > 0, a real number."""
+        """Return the square root of a real x > 0."""
         return operations.sqrt(x)
 
     def of_real(self, x: Components) -> Components:
-        """A real number as one of these."""
+        """Convert a real number to this kind of number."""
         return x
 
     def times(self, x: Components, y: Components) -> Components:
@@ -80,52 +81,52 @@ class Real:
         return operations.sub(x, y)
 
     def less_product(self, z: Components, m: Components, w: Components) -> Components:
-        """z - m w, as `mcf.kernels.algorithms.elimination` rounds it."""
+        """Return z - m w, as `mcf.kernels.algorithms.elimination` rounds it."""
         return operations.fma(operations.neg(m), w, z)
 
     def less_conjugate(self, z: Components, m: Components, w: Components) -> Components:
-        """z - conj(m) w."""
+        """Return z - conj(m) w."""
         return self.less_product(z, m, w)
 
     def by_parts(self, function: Callable[..., Components], *given: Components) -> Components:
-        """A function of real numbers, of each part."""
+        """Apply a function of real numbers to each part."""
         return function(*given)
 
     def matmul(self, x: Components, y: Components) -> Components:
-        """The matrix product."""
+        """Return the matrix product."""
         return matmul(x, y)
 
     def hermitian(self, x: Components) -> Components:
-        """The Hermitian matrix of an upper triangle, for one that is Hermitian but for rounding."""
+        """Return the matrix itself: real products of rows are symmetric bit for bit."""
         return x
 
     def of_triangle(self, x: Components, upper: bool) -> Components:
-        """The Hermitian matrix of one triangle, whose diagonal is real."""
+        """Return the Hermitian matrix of one triangle, whose diagonal is real."""
         triangle = each(lambda c: c.triu() if upper else c.tril(), x)
         return each(lambda c: c + (c.mT.tril(-1) if upper else c.mT.triu(1)), triangle)
 
     def mean_size(self, x: Components) -> Tensor:
-        """The magnitude of (X + X^H) / 2, of first components."""
+        """Return the magnitude of (X + X^H) / 2, from first components."""
         return (x[0] + x[0].mT).abs() / 2
 
     def leading(self, x: Components) -> Components:
-        """The first component of each part."""
+        """Return the first component of each part."""
         return self.by_parts(lambda p: p[:1], x)
 
     def real(self, x: Components) -> Components:
-        """The real part."""
+        """Return the real part."""
         return x
 
     def is_real(self, x: Components) -> Tensor:
-        """Whether there is no imaginary part."""
+        """Return where the imaginary part is zero."""
         return torch.ones_like(x[0], dtype=torch.bool)
 
     def conj(self, x: Components) -> Components:
-        """The complex conjugate."""
+        """Return the complex conjugate."""
         return x
 
     def adjoint(self, x: Components) -> Components:
-        """The transpose, of the conjugate."""
+        """Return the conjugate transpose."""
         return transpose(self.conj(x))
 
 
@@ -135,7 +136,7 @@ class Complex(Real):
     parts = 2
 
     def magnitude(self, x: Components) -> Tensor:
-        """|Re x| + |Im x| by first components."""
+        """Return |Re x| + |Im x| from first components."""
         size: Tensor = x[0].abs() + x[len(x) // 2].abs()
         return size
 
@@ -144,15 +145,15 @@ class Complex(Real):
         return operations.apply(DIV, (*halves(x), *halves(y)), None)
 
     def over_real(self, x: Components, y: Components) -> Components:
-        """Both parts over a real y."""
+        """Return both parts over a real y."""
         return tuple(c for p in halves(x) for c in operations.div(p, y))
 
     def root(self, x: Components) -> Components:
-        """The square root of Re x > 0, a real number."""
+        """Return the square root of Re x > 0, a real number."""
         return operations.sqrt(halves(x)[0])
 
     def of_real(self, x: Components) -> Components:
-        """A real number as one of these."""
+        """Convert a real number to a complex one."""
         return (*x, *each(torch.zeros_like, x))
 
     def times(self, x: Components, y: Components) -> Components:
@@ -164,12 +165,12 @@ class Complex(Real):
         return self.by_parts(operations.sub, x, y)
 
     def by_parts(self, function: Callable[..., Components], *given: Components) -> Components:
-        """A function of real numbers, of each part."""
+        """Apply a function of real numbers to each part."""
         real, imag = zip(*map(halves, given), strict=True)
         return (*function(*real), *function(*imag))
 
     def less_product(self, z: Components, m: Components, w: Components) -> Components:
-        """z - m w, as `mcf.kernels.algorithms.complex_elimination` rounds it."""
+        """Return z - m w, as `mcf.kernels.algorithms.complex_elimination` rounds it."""
         return self._less(z, m, w, conjugate=False)
 
     def less_conjugate(self, z: Components, m: Components, w: Components) -> Components:
@@ -182,9 +183,9 @@ class Complex(Real):
         return (*real, *imag)
 
     def matmul(self, x: Components, y: Components) -> Components:
-        """The matrix product, by two real ones of twice the length."""
+        """Return the matrix product, computed as two real ones of twice the inner length."""
 
-        # Real and imaginary numbers in turn: so a fold is one of complex numbers.
+        # Real and imaginary parts alternate along the inner dimension, as in a complex fold.
         def beside(x: Components, y: Components, dim: int) -> Components:
             kept = x[0].dim() + dim
             turns = (torch.stack(both, dim) for both in zip(x, y, strict=True))
@@ -194,7 +195,7 @@ class Complex(Real):
         return (*found[0], *found[1])
 
     def hermitian(self, x: Components) -> Components:
-        """The Hermitian matrix of an upper triangle: products of rows have other sums below it."""
+        """Return the Hermitian matrix of an upper triangle; below it roundings differ."""
         above = torch.ones_like(x[0], dtype=torch.bool).triu()
         real, imag = (
             tuple(torch.where(above, c, d.mT) for c, d in zip(p, other, strict=True))
@@ -205,26 +206,26 @@ class Complex(Real):
         return (*real, *imag)
 
     def of_triangle(self, x: Components, upper: bool) -> Components:
-        """The Hermitian matrix of one triangle, whose diagonal is real."""
+        """Return the Hermitian matrix of one triangle, whose diagonal is real."""
         return self.hermitian(x if upper else self.adjoint(x))
 
     def mean_size(self, x: Components) -> Tensor:
-        """The magnitude of (X + X^H) / 2, of first components."""
+        """Return the magnitude of (X + X^H) / 2, from first components."""
         real, imag = x[0], x[len(x) // 2]
         size: Tensor = ((real + real.mT) / 2).abs() + ((imag - imag.mT) / 2).abs()
         return size
 
     def real(self, x: Components) -> Components:
-        """The real part."""
+        """Return the real part."""
         return halves(x)[0]
 
     def is_real(self, x: Components) -> Tensor:
-        """Whether there is no imaginary part."""
+        """Return where the imaginary part is zero."""
         found: Tensor = halves(x)[1][0] == 0
         return found
 
     def conj(self, x: Components) -> Components:
-        """The complex conjugate."""
+        """Return the complex conjugate."""
         real, imag = halves(x)
         return (*real, *operations.neg(imag))
 
@@ -233,5 +234,5 @@ REAL, COMPLEX = Real(), Complex()
 
 
 def halves(x: Components) -> tuple[Components, Components]:
-    """The real and the imaginary part of complex numbers."""
+    """Return the real and the imaginary part of complex numbers."""
     return x[: len(x) // 2], x[len(x) // 2 :]

@@ -1,7 +1,7 @@
-"""Decompositions as opaque operators `torch.ops.mcf.linalg_*`, which `torch.compile` leaves alone.
+"""Register decompositions as opaque operators `torch.ops.mcf.linalg_*` for `torch.compile`.
 
-What they are is in the modules of the same names. Each result is a tensor of its own, contiguous,
-so that shapes say all about it where nothing is computed.
+The modules of the same names define them. Each result is a separate contiguous tensor, so that
+shapes alone describe it during tracing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _own(*results: Components) -> list[Tensor]:
 
 
 def _empty(a: Sequence[Tensor], *shapes: Shape) -> list[Tensor]:
-    """Tensors in the place of expansions of some shapes."""
+    """Return empty tensors for the components of expansions of these shapes."""
     return [c.new_empty(list(shape)) for shape in shapes for c in a]
 
 
@@ -64,7 +64,7 @@ def _info(a: Sequence[Tensor], *shape: int) -> Tensor:
 
 
 def _split(found: Sequence[Tensor], terms: int) -> list[Components]:
-    """Expansions, one after another."""
+    """Split a list of components into expansions."""
     return [tuple(found[k : k + terms]) for k in range(0, len(found) - terms + 1, terms)]
 
 
@@ -82,13 +82,13 @@ _lu_factor = operator("lu_factor(Tensor[] a, bool pivot) -> Tensor[]", _lu, _lu_
 
 
 def lu_factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tensor]:
-    """See `lu_factors.factor`."""
+    """Factorise as the operator of `lu_factors.factor`."""
     *factors, pivots, info = _lu_factor(list(a), pivot)
     return tuple(factors), pivots, info
 
 
 def _split_factors(found: Sequence[Tensor]) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
-    """A result and LU factors, both of as many components."""
+    """Split a list of components into a result and LU factors with as many components."""
     *parts, pivots, info = found
     result, factors = _split(parts, len(parts) // 2)
     return result, (factors, pivots, info)
@@ -107,7 +107,7 @@ _solve = operator(
 
 
 def solve(a: Components, b: Components) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
-    """See `lu_factors.solved`."""
+    """Solve as the operator of `lu_factors.solved`."""
     return _split_factors(_solve(list(a), list(b)))
 
 
@@ -124,7 +124,7 @@ _det = operator(
 
 
 def det(a: Components) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
-    """See `lu_factors.determined`."""
+    """Compute determinants as the operator of `lu_factors.determined`."""
     return _split_factors(_det(list(a)))
 
 
@@ -146,7 +146,7 @@ _lu_solve = operator(
 def lu_solve(
     lu: Components, pivots: Tensor, b: Components, *, left: bool = True, adjoint: bool = False
 ) -> Components:
-    """See `lu_factors.solve`."""
+    """Solve as the operator of `lu_factors.solve`."""
     return tuple(_lu_solve(list(lu), pivots, list(b), left, adjoint))
 
 
@@ -158,7 +158,7 @@ _permutation = operator(
 
 
 def permutation(pivots: Tensor, rows: int) -> Tensor:
-    """See `lu_factors.permutation`."""
+    """Compute permutations as the operator of `lu_factors.permutation`."""
     found: Tensor = _permutation(pivots, rows)
     return found
 
@@ -176,7 +176,7 @@ _cholesky = operator(
 
 
 def cholesky(a: Components) -> tuple[Components, Tensor]:
-    """See `cholesky_factor.factor`."""
+    """Factorise as the operator of `cholesky_factor.factor`."""
     *factor, info = _cholesky(list(a))
     return tuple(factor), info
 
@@ -197,7 +197,7 @@ _qr = operator("qr(Tensor[] a, str mode) -> Tensor[]", _qr_run, _qr_shapes)
 
 
 def qr(a: Components, mode: str) -> tuple[Components | None, Components]:
-    """See `qr_factors.factor`."""
+    """Factorise as the operator of `qr_factors.factor`."""
     *q, r = _split(_qr(list(a), mode), len(a))
     return (q[0] if q else None), r
 
@@ -216,7 +216,7 @@ _triangular = operator(
 def solve_triangular(
     a: Components, b: Components, *, upper: bool, left: bool, unitriangular: bool
 ) -> Components:
-    """See `triangular.solve`."""
+    """Solve as the operator of `triangular.solve`."""
     if left:
         return tuple(_triangular(list(a), list(b), upper, unitriangular))
     other = tuple(_triangular([c.mT for c in a], [c.mT for c in b], not upper, unitriangular))
@@ -224,7 +224,7 @@ def solve_triangular(
 
 
 def converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
-    """Raise as torch does where an iteration did not end."""
+    """Raise PyTorch's LinAlgError if an iteration did not converge."""
     if bool(done.all()):
         return
     if not all(bool(c.isfinite().all()) for c in a):
@@ -248,7 +248,7 @@ _eigh = operator(
 
 
 def eigh(a: Components, upper: bool) -> tuple[Components, Components]:
-    """See `eigen.decompose`; raises LinAlgError where a matrix did not converge."""
+    """Decompose as the operator of `eigen.decompose`; raise LinAlgError without convergence."""
     values, vectors = _split(_eigh(list(a), upper), len(a))
     return values, vectors
 
@@ -272,7 +272,7 @@ _svd = operator("svd(Tensor[] a, bool full, bool vectors) -> Tensor[]", _svd_run
 def svd(
     a: Components, full: bool, vectors: bool
 ) -> tuple[Components | None, Components, Components | None]:
-    """See `singular.decompose`; raises LinAlgError where a matrix did not converge."""
+    """Decompose as the operator of `singular.decompose`; raise LinAlgError without convergence."""
     values, *both = _split(_svd(list(a), full, vectors), len(a))
     return (both[0], values, both[1]) if both else (None, values, None)
 
@@ -285,5 +285,5 @@ _matrix_exp = operator(
 
 
 def matrix_exp(a: Components) -> Components:
-    """See `matrix_exponential.exponential`."""
+    """Compute exponentials as the operator of `matrix_exponential.exponential`."""
     return tuple(_matrix_exp(list(a)))

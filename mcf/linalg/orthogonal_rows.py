@@ -25,24 +25,24 @@ from mcf.linalg.working_matrices import squared_norms
 
 
 def tolerance(terms: int) -> float:
-    """|cos| of the angle between two rows that count as orthogonal: 16 u^terms."""
+    """Return the |cos| below which two rows count as orthogonal: 16 u^terms."""
     return 2.0 ** (4 - 53 * terms)
 
 
-# The logarithm of the share of the largest row from which on rows are to be as orthogonal in the
-# end as the tolerance says: of all rows, and of those times eigenvalues.
+# log2 of the fraction of the largest row norm from which on rows must meet the tolerance: for
+# general matrices, and for rows scaled by eigenvalues.
 SHARES = {False: -1, True: -3}
 
 
 def exponent(terms: int) -> int:
-    """That of `tolerance`."""
+    """Return the exponent of `tolerance`."""
     return math.frexp(tolerance(terms))[1] - 1
 
 
 def orthogonal_rows(
     m: Components, positive: bool = False, numbers: Real = REAL
 ) -> tuple[Components, Components, Components, Tensor]:
-    """W and X = W M with orthogonal rows, W orthogonal, as the one-sided Jacobi method has them.
+    """Return W and X = W M with orthogonal rows, W orthogonal, as in the one-sided Jacobi method.
 
     Args:
         m: float64 components [batch, n, columns], elements of at most some hundreds.
@@ -51,7 +51,7 @@ def orthogonal_rows(
         numbers: the arithmetic.
 
     Returns:
-        W, X, the squared norms of X's rows and which matrices converged.
+        W, X, the squared norms of X's rows and whether each matrix converged.
     """
     rows, columns = m[0].shape[1:]
     terms = len(m) // numbers.parts
@@ -92,9 +92,10 @@ def orthogonal_rows(
         _put(x, active, y)
         moved = numbers.by_parts(operations.add, v, numbers.matmul(numbers.adjoint(step), v))
         _put(w, active, where((finished | slow)[:, None, None], v, moved))
-    # Corrections turn no rows whose norms differ by less than 2^24 of their product; those of a
-    # small row cannot do better than 8 tolerances; of large ones that is no rounding error. Of a
-    # small row and a large one the mean of both numerators may vanish where the product does not.
+    # Corrections do not rotate rows whose squared norms differ by less than 2^24 times their
+    # product. A small row cannot do better than 8 tolerances; for large rows that is not a rounding
+    # error. For a small and a large row the mean of both numerators may vanish although the product
+    # does not.
     stuck = stuck | (done & _apart(x, 2.0 ** SHARES[positive], numbers))
     if bool(stuck.any()):
         v = orthonormal(matrices(w, stuck), terms, numbers)
@@ -106,9 +107,9 @@ def orthogonal_rows(
 
 
 def _apart(x: Components, share: float, numbers: Real) -> Tensor:
-    """Which matrices have rows that are not orthogonal.
+    """Return which matrices have rows that are not orthogonal.
 
-    Up to 8 tolerances are left to rows below a share of the largest.
+    Rows below a fraction `share` of the largest may reach 8 tolerances.
     """
     product = numbers.hermitian(numbers.matmul(x, numbers.adjoint(x)))
     size, own = numbers.magnitude(product), product[0].diagonal(dim1=-2, dim2=-1)
@@ -122,7 +123,7 @@ def _apart(x: Components, share: float, numbers: Real) -> Tensor:
 def _rotated(
     m: Components, w: Components, x: Components, done: Tensor, stuck: Tensor, numbers: Real
 ) -> None:
-    """Rotations of pairs in expansions, where corrections at once do not get better."""
+    """Rotate pairs of rows in expansions, for matrices on which simultaneous corrections stall."""
     columns, terms = x[0].shape[2], len(x) // numbers.parts
     given = zip(matrices(x, stuck), matrices(w, stuck), strict=True)
     both = tuple(torch.cat(pair, 2) for pair in given)
@@ -135,7 +136,7 @@ def _rotated(
 
 
 def _start(m: Components, positive: bool, numbers: Real) -> Components:
-    """W in float64 arithmetic, of one component of each part."""
+    """Return the start W in float64 arithmetic, one component per part."""
     columns = m[0].shape[2]
     if positive:
         x, _ = rotations.orthogonalize(m, columns, tolerance(1), numbers)
@@ -147,12 +148,12 @@ def _start(m: Components, positive: bool, numbers: Real) -> Components:
 
 
 def steps(terms: int) -> int:
-    """How often a start is made orthogonal, see `orthonormal`."""
+    """Return how many orthogonalisation steps a start needs, see `orthonormal`."""
     return 3 if terms > 3 else 2
 
 
 def orthonormal(v: Components, terms: int, numbers: Real = REAL) -> Components:
-    """The nearest orthogonal matrix to one that is orthogonal up to float64's rounding errors.
+    """Return the nearest orthogonal matrix, given one orthogonal up to float64 rounding errors.
 
     Newton's iteration without inverses, V + (I - V V^H) V / 2, which squares the distance (Bjorck,
     Bowie 1971, doi:10.1137/0708036).
@@ -164,10 +165,10 @@ def orthonormal(v: Components, terms: int, numbers: Real = REAL) -> Components:
 
 
 def _step(w: Components, x: Components, numbers: Real) -> tuple[Components, Tensor]:
-    """All rotations at once, to first order, and how far from orthogonal the rows are.
+    """Return all rotations combined, to first order, and how far the rows are from orthogonal.
 
-    E with w + E^H w orthogonal and E^H x closer to orthogonal by a square (Ogita, Aishima 2018,
-    doi:10.1007/s13160-018-0310-3, for X X^T).
+    E makes w + E^H w orthogonal and brings E^H x closer to orthogonal quadratically (Ogita, Aishima
+    2018, doi:10.1007/s13160-018-0310-3, for X X^T).
     """
     n = w[0].shape[-1]
     diagonal = torch.eye(n, dtype=torch.bool, device=w[0].device)

@@ -1,4 +1,4 @@
-"""Parts of matrices of expansions: the same index, view or choice on every component."""
+"""Parts of matrices of expansions: apply one index, view or selection to every component."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ALL = slice(None)
 
 
 def each(function: Callable[[Tensor], Tensor], x: Components) -> Components:
-    """`function` of every component; for views, copies and choices, which are exact."""
+    """Apply `function` to every component; only for exact views, copies and selections."""
     return tuple(function(c) for c in x)
 
 
 def part(x: Components, *index: Any) -> Components:
-    """The view x[..., *index]."""
+    """Return the view x[..., *index]."""
     place = (..., *index)
     return each(lambda c: c[place], x)
 
 
 def matrices(x: Components, index: Tensor) -> Components:
-    """Copies of those with the given indices of the first dimension."""
+    """Return copies of the matrices with the given indices of the first dimension."""
     return each(lambda c: c[index], x)
 
 
@@ -38,26 +38,26 @@ def assign(x: Components, index: tuple[Any, ...], values: Components) -> None:
 
 
 def where(condition: Tensor, x: Components, y: Components) -> Components:
-    """`x` where the condition holds, `y` elsewhere."""
+    """Return `x` where the condition holds, `y` elsewhere."""
     return tuple(torch.where(condition, a, b) for a, b in zip(x, y, strict=True))
 
 
 def transpose(x: Components) -> Components:
-    """The view with the last two dimensions exchanged."""
+    """Return the view with the last two dimensions exchanged."""
     return each(lambda c: c.mT, x)
 
 
 def like(x: Components, leading: Tensor) -> Components:
-    """The expansions that a plain tensor is: the leading components, and zeros."""
+    """Return a plain tensor as an expansion: the leading components, padded with zeros."""
     return (leading, *(torch.zeros_like(leading) for _ in x[1:]))
 
 
 def one_like(x: Components) -> Components:
-    """Ones of the shape of x."""
+    """Return ones of the shape of x."""
     return like(x, torch.ones_like(x[0]))
 
 
 def identity(x: Components, size: int) -> Components:
-    """Identity matrices for the batch of x."""
+    """Return identity matrices for the batch of x."""
     eye = torch.eye(size, dtype=x[0].dtype, device=x[0].device)
     return like(x, eye.expand(*x[0].shape[:-2], size, size).contiguous())

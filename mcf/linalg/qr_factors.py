@@ -25,14 +25,14 @@ from mcf.linalg.parts import (
 )
 from mcf.linalg.working_matrices import working_terms
 
-# Of one panel and at most so many rows and columns all is done in one call, where there is a loop.
+# One panel of at most so many rows and columns is done in one call, if there is a loop for it.
 SMALL = 64
 
 
 def factor(
     a: Components, mode: str = "reduced", numbers: Real = REAL
 ) -> tuple[Components | None, Components]:
-    """A = Q R with LAPACK's signs, in blocks of reflections I - V T V^H.
+    """Return A = Q R with LAPACK's signs, in blocks of reflections I - V T V^H.
 
     Shapes: A [..., m, n]; with k = min(m, n), Q [..., m, k] and R [..., k, n] ("reduced"), Q
     [..., m, m] and R [..., m, n] ("complete"), or R alone ("r").
@@ -57,7 +57,7 @@ def factor(
 
 
 def reflections(a: Components) -> tuple[Components, Components]:
-    """R, with v of each reflection I - tau v v^T below its diagonal, and tau: LAPACK's `geqrf`.
+    """Return R with the vectors of I - tau v v^T below its diagonal, and tau: LAPACK's `geqrf`.
 
     v begins with a 1 that is not stored; shapes [..., m, n] and [..., min(m, n)].
     """
@@ -81,7 +81,7 @@ def reflections(a: Components) -> tuple[Components, Components]:
 
 
 def _factor(a: Components, mode: str, numbers: Real) -> tuple[Components | None, Components]:
-    """The same in float64 components."""
+    """Factorise float64 components; arguments and results as in `factor`."""
     r = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
     *_, m, n = r[0].shape
     count = min(m, n)
@@ -91,7 +91,7 @@ def _factor(a: Components, mode: str, numbers: Real) -> tuple[Components | None,
 
 
 def _blocks(r: Components, numbers: Real) -> list[tuple[int, Components, Components]]:
-    """R takes the place of the upper triangle; the first row, V and T of each panel."""
+    """Overwrite the upper triangle with R; return the first row, V and T of each panel."""
     *_, m, n = r[0].shape
     count = min(m, n)
     blocks = []
@@ -108,7 +108,7 @@ def _blocks(r: Components, numbers: Real) -> list[tuple[int, Components, Compone
 def _assembled(
     r: Components, mode: str, blocks: list[tuple[int, Components, Components]], numbers: Real
 ) -> tuple[Components | None, Components]:
-    """Q of some panels' reflections, and R."""
+    """Return Q, assembled from the reflections of panels, and R."""
     *_, m, n = r[0].shape
     height = m if mode == "complete" else min(m, n)
     upper = each(lambda c: c[..., :height, :].triu(), r)
@@ -122,7 +122,7 @@ def _assembled(
 
 
 def _whole(r: Components, mode: str, numbers: Real) -> tuple[Components | None, Components]:
-    """The same of one panel, in one call where there is a loop for it."""
+    """Factorise a matrix of one panel, in one call if there is a loop for it."""
     *batch, m, n = r[0].shape
     count = min(m, n)
     height = m if mode == "complete" else count
@@ -137,7 +137,7 @@ def _whole(r: Components, mode: str, numbers: Real) -> tuple[Components | None, 
 
 
 def _reflect(v: Components, t: Components, x: Components, numbers: Real) -> Components:
-    """(I - V T V^H) X."""
+    """Return (I - V T V^H) X."""
     inner = numbers.matmul(t, numbers.matmul(numbers.adjoint(v), x))
     return numbers.minus(x, numbers.matmul(v, inner))
 
@@ -149,10 +149,10 @@ def _panel(
     whole: bool = False,
     q: Components | None = None,
 ) -> tuple[Components, Components, bool]:
-    """Reflect the columns of a block to upper triangular form; V and T of their product.
+    """Reflect the columns of a block to upper triangular form; return V and T of their product.
 
-    And whether it was one call, which also has reflected columns on its right (`whole`) and has
-    put the product's columns in q.
+    Also return whether it was one call. That call has also reflected the columns on the right of
+    the block (`whole`) and stored the columns of Q.
     """
     start, width = block.start, block.stop - block.start
     batch, height = r[0].shape[:-2], r[0].shape[-2] - start
@@ -177,7 +177,7 @@ def _panel(
         assign(r, panel, numbers.less_product(part(r, *panel), column, along))
         before = slice(0, j)
         if j:
-            # V^H v and T V^H v, in the order of the loop: of conjugates, and of the transpose.
+            # V^H v and T V^H v in the loop's order: computed by conjugates and from the transpose.
             overlap = matmul(adjoint(part(v, ALL, slice(j, j + 1))), part(v, ALL, before))
             inner = matmul(numbers.conj(overlap), transpose(part(t, before, before)))
             entry = numbers.by_parts(operations.neg, numbers.times(tau, transpose(inner)))
@@ -187,7 +187,7 @@ def _panel(
 
 
 def _reflector(x: Components, numbers: Real) -> tuple[Components, Components]:
-    """v with v[0] = 1, and tau, so that (I - conj(tau) v v^H) x = (beta, 0, ..., 0), beta real.
+    """Return v (v[0] = 1) and tau with (I - conj(tau) v v^H) x = (beta, 0, ..., 0), beta real.
 
     The column is scaled by a power of two, so that its norm neither overflows nor underflows.
     """

@@ -1,6 +1,6 @@
-"""What is looked at where the end of an iteration proves too little, in u^terms.
+"""Residual checks for results that the stopping test does not prove, in units of u^terms.
 
-Decisions are of first components and of sums that no order changes: the same on every executor.
+Decisions use first components and sums that are exact in any order, so that every executor agrees.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from mcf.kernels.decomposition import Limits
 from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import Components, each, identity
 
-# What rotations may leave: on the diagonal of W W^H - I each of them leaves something. And what
-# V^H A V may have off its diagonal: found are up to 45 next to multiples of the identity, and some
-# 3 elsewhere.
+# Limits after rotations, each of which leaves an error on the diagonal of W W^H - I. V^H A V off
+# its diagonal was observed up to 45 next to multiples of the identity, and about 3 elsewhere.
 LIMITS = Limits(own=32, off=64, cosine=64, drift=8, mixed=96)
 
 
 def lacking(w: Components, numbers: Real) -> Components:
-    """I - W W^H."""
+    """Return I - W W^H."""
     product = numbers.matmul(w, numbers.adjoint(w))
     return numbers.hermitian(numbers.minus(identity(w, w[0].shape[-2]), product))
 
 
 def held(m: Components, w: Components, x: Components, numbers: Real = REAL) -> Tensor:
-    """Which W is orthogonal, has W M = X and makes its rows orthogonal, as far as LIMITS say.
+    """Return for which matrices W is orthogonal, W M = X and X has orthogonal rows, within LIMITS.
 
-    Rotations one by one lose a little of all three, of which nothing else takes notice.
+    Successive rotations lose a little of all three, and no other check would notice.
     """
     rows, unit = w[0].shape[1], 2.0 ** (-53 * (len(w) // numbers.parts))
     eye = torch.eye(rows, dtype=torch.bool, device=w[0].device)
@@ -48,9 +47,9 @@ def held(m: Components, w: Components, x: Components, numbers: Real = REAL) -> T
     )
 
 
-# The same of Y after a factorisation Q R or a completed basis: of Y Y^H - I in each element, and of
-# W M - diag(s) Y times rows and besides. Of rows longer than LONG numbers the root of their length
-# over that of LONG times as much.
+# Limits for Y after a QR factorisation or a completed basis: BASIS for each element of Y Y^H - I;
+# LOST times rows plus MORE for W M - diag(s) Y. For rows longer than LONG they grow with the root
+# of the length.
 BASIS, LOST, MORE, LONG = 32, 8, 24, 2**14
 
 
@@ -62,11 +61,11 @@ def factored(
     numbers: Real = REAL,
     rotated: Tensor | None = None,
 ) -> Tensor:
-    """Which Y has orthonormal rows, and W M = diag(s) Y for its first ones.
+    """Return for which matrices Y has orthonormal rows, and W M = diag(s) Y for its first rows.
 
-    Nothing else says how much the reflections of long columns have lost. Of rows that are as
-    rotations left them [batch, rows], none by default, the end of these has proved it: small ones
-    may be less orthogonal among themselves.
+    No other check bounds the loss of reflections of long columns. `rotated` [batch, rows] marks
+    rows that come unchanged from rotations (none by default), whose stopping test has proved
+    orthogonality: small rows may be less orthogonal among themselves.
     """
     rows, length = w[0].shape[1], m[0].shape[2]
     unit = 2.0 ** (-53 * len(sizes)) * max(1.0, math.sqrt(length / LONG))
@@ -82,14 +81,14 @@ def factored(
 
 
 def unmixed(product: Components, a: Components, numbers: Real = REAL) -> Tensor:
-    """Which V^H A V is diagonal, by what stands above."""
+    """Return for which matrices V^H A V is diagonal, judged by its upper triangle."""
     off = each(lambda c: c.triu(1) * math.sqrt(2.0), product)
     limit = LIMITS.mixed * a[0].shape[-1] * 2.0 ** (-53 * (len(a) // numbers.parts))
     return below(off, limit, a, numbers)
 
 
 def below(x: Components, factor: float, m: Components, numbers: Real) -> Tensor:
-    """Which |X| <= factor |M| (Frobenius), see `mcf.kernels.decomposition.Limits`; NaNs are not."""
+    """Return whether |X| <= factor |M| (Frobenius), as `Limits` defines; False for NaN."""
     leading = numbers.leading(m)
     all_of = _square(leading, m[0].new_full(m[0].shape[:1], 2.0**-10), 0)
     half = torch.div(torch.frexp(all_of)[1] - 1, 2, rounding_mode="floor")
@@ -99,7 +98,7 @@ def below(x: Components, factor: float, m: Components, numbers: Real) -> Tensor:
 
 
 def _square(parts: Components, step: Tensor, more: int) -> Tensor:
-    """The sum of squares of matrices, of multiples of a step below (or above, with 1)."""
+    """Return sums of squares of elements rounded down (with more=1 up) to multiples of a step."""
     size = torch.stack(parts, -1).abs()
     count = (size / step.reshape(-1, 1, 1, 1)).clamp(max=float(MOST)).floor() + (size > 0) * more
     return (count * count).sum((1, 2, 3)) * (step * step)

@@ -48,9 +48,9 @@ def orthogonalize(
     if n < 2 or batch == 0:
         return x, ~done
     if n % 2:
-        # A row of zeros is orthogonal to all others, and after a sweep the last again.
+        # A row of zeros is orthogonal to all others, and is the last again after a sweep.
         x = each(lambda c: torch.cat([c, c.new_zeros(batch, 1, columns)], 1), x)
-    # A copy, which the loop works in.
+    # The loop works in place, on a copy.
     rows = each(lambda c: c.clone(memory_format=torch.contiguous_format), x)
     exponent = math.frexp(tolerance)[1] - 1
     executor, spec = registry.on(rows[0].device), _rotations(x, numbers)
@@ -80,7 +80,7 @@ def _rotations(x: Components, numbers: Real) -> rotation.Rotations:
 
 
 def without_vanished(x: Components, width: int, numbers: Real = REAL) -> Components:
-    """x with zeros for rows whose first `width` elements are below 2^-250."""
+    """Return x with zeros for rows whose first `width` elements are below 2^-250."""
     gone = numbers.magnitude(x)[..., :width].amax(2, keepdim=True) < rotation.VANISHED
     gone = gone & (torch.arange(x[0].shape[2], device=gone.device) < width)
     return each(lambda c: torch.where(gone, 0.0, c), x)
@@ -88,13 +88,13 @@ def without_vanished(x: Components, width: int, numbers: Real = REAL) -> Compone
 
 @functools.cache
 def _next_order(n: int, device: torch.device) -> Tensor:
-    """Where each row of the next round stands: the first stays, the others go around by one."""
+    """Return the position of each row of the next round; the first stays."""
     return torch.tensor(rotation.next_order(n), device=device)
 
 
 @functools.cache
 def _plain(algorithm: Algorithm) -> Callable[..., Any]:
-    """An algorithm on float64 tensors."""
+    """Return an algorithm as a function of float64 tensors."""
     numbers = {"ZERO": torch.zeros((), dtype=torch.float64, device="cpu")}
     numbers["ONE"] = torch.ones_like(numbers["ZERO"])
     table = primitives(FP64, FP64, {"rc": FP64}) | numbers
@@ -104,7 +104,7 @@ def _plain(algorithm: Algorithm) -> Callable[..., Any]:
 def _sweep(
     x: Components, width: int, tolerance: float, numbers: Real
 ) -> tuple[Components, Tensor, Tensor]:
-    """n - 1 rounds; with the largest |cos| of two rows, and the largest |t|, that were met."""
+    """Perform n - 1 rounds; return the rows, the largest |cos| of two rows and the largest |t|."""
     n = x[0].shape[1]
     half = n // 2
     order = _next_order(n, x[0].device)
@@ -122,7 +122,7 @@ def _sweep(
 def _rotation(
     top: Components, bottom: Components, width: int, tolerance: float, numbers: Real
 ) -> tuple[Components, Components, Tensor, Tensor]:
-    """Each pair's rotation and, of each matrix, how large they are.
+    """Return each pair's rotation and, for each matrix, how large the rotations are.
 
     Returns:
         Cosine and sine [batch, n / 2, 1]; the largest |cos| of the angle between two rows, the
@@ -138,7 +138,7 @@ def _rotation(
 def _products(
     x: Components, y: Components, numbers: Real
 ) -> tuple[Components, Components, Components]:
-    """x x^H, y y^H and x y^H of each pair of rows [batch, n, width], as [batch, n, 1]."""
+    """Return x x^H, y y^H and x y^H of each pair of rows [batch, n, width], as [batch, n, 1]."""
     if len(x) > numbers.parts:
         pairs = tuple(torch.stack(p, 2) for p in zip(x, y, strict=True))
         gram = numbers.matmul(pairs, numbers.adjoint(pairs))

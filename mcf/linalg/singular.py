@@ -15,22 +15,23 @@ from mcf.linalg.parts import Components, each, one_like, part, where
 from mcf.linalg.residuals import factored
 from mcf.linalg.working_matrices import closed, descending, opened, rows_in
 
-# From this ratio of rows to columns on a QR factorisation comes first, and the factor is small.
+# From this ratio of columns to rows on, a QR factorisation comes first, and its factor is small.
 TALL = 2
 
 
 def at_once(m: int, n: int, full: bool) -> bool:
-    """Whether nothing comes before or after the rotations of m by n matrices."""
+    """Return whether m by n matrices need no step before or after the rotations."""
     return max(m, n) <= TALL * min(m, n) and (m == n or not full)
 
 
 def decompose(
     a: Components, full: bool = False, vectors: bool = True, numbers: Real = REAL
 ) -> tuple[Components | None, Components, Components | None, Tensor]:
-    """A = U diag(s) V^H with descending s >= 0, for A [..., m, n] and k = min(m, n).
+    """Return A = U diag(s) V^H with descending s >= 0, for A [..., m, n] and k = min(m, n).
 
-    One side's vectors are the orthogonal matrix that makes the rows of A (of A^H where m >= n)
-    orthogonal, the other's are these rows divided by their norms, which are the singular values.
+    One side's vectors are the orthogonal matrix that makes the rows of A (of A^H if m >= n)
+    orthogonal. The other side's are these rows divided by their norms, which are the singular
+    values.
 
     Args:
         a: components.
@@ -42,10 +43,10 @@ def decompose(
         U, s [..., k], V^H and whether each matrix converged (false where one is not finite).
 
     With u^terms of the working format |A - U diag(s) V^H|, |A V - U diag(s)| <= c k u^terms |A| and
-    |U^H U - I|, |V^H V - I| <= c k u^terms (Frobenius norms), for equal and for vanishing singular
-    values too: c = 160 where products err by 3 u^terms at most, as they do in tests, and 303 by
-    their proved bound for two components and k up to 48 (docs/numerics.md, Singular vectors, which
-    says for which ways through the algorithm).
+    |U^H U - I|, |V^H V - I| <= c k u^terms (Frobenius norms), also for equal and vanishing singular
+    values. c is 160 if products have errors of at most 3 u^terms, as in all tests, and 303 by their
+    proved bound, for two components and k up to 48 (docs/numerics.md, Singular vectors, which lists
+    the covered paths of the algorithm).
     """
     m, n = a[0].shape[-2:]
     if numbers is REAL and at_once(m, n, full and vectors):
@@ -64,7 +65,7 @@ def decompose(
 def _decompose(
     a: Components, full: bool, vectors: bool, numbers: Real = REAL
 ) -> tuple[Components | None, Components, Components | None, Tensor]:
-    """The same by operations on tensors."""
+    """Decompose by tensor operations; arguments and results as in `decompose`."""
     flat, exponent = opened(a, numbers)
     adjoint = numbers.adjoint
     wide = flat[0].shape[1] <= flat[0].shape[2]
@@ -90,7 +91,7 @@ def _decompose(
     x = numbers.over_real(x, each(lambda c: c[..., None], where(zero, one_like(size), size)))
     if q is not None:
         x = numbers.matmul(x, adjoint(q))
-    # Each matrix as if it were alone: those whose bases are complete are not looked at for others.
+    # Each matrix is treated as if it were alone: a complete basis is not checked because of others.
     completed = zero.any(1) | (full and columns > rows)
     some = bool(completed.any())
     if some:
@@ -105,7 +106,7 @@ def _decompose(
 
 
 def _completed(x: Components, zero: Tensor, full: bool, numbers: Real) -> Components:
-    """Orthonormal rows, those that are zero and, for `full`, all that a square matrix lacks."""
+    """Return orthonormal rows: replace zero rows and, for `full`, complete the basis."""
     q, _ = qr_factors.factor(numbers.adjoint(x), "complete" if full else "reduced", numbers)
     assert q is not None
     others, rows = numbers.adjoint(q), x[0].shape[1]

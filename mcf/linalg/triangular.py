@@ -8,7 +8,7 @@ from mcf.kernels import registry
 from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import ALL, Components, assign, each, part, transpose
 
-# Columns that are eliminated one at a time; beyond them a matrix product does the rest.
+# Columns eliminated one at a time; a matrix product updates the columns beyond.
 BLOCK = 32
 
 
@@ -21,7 +21,7 @@ def solve(
     unitriangular: bool = False,
     numbers: Real = REAL,
 ) -> Components:
-    """X with A X = B, or X A = B for `left=False`, by blocked substitution.
+    """Solve A X = B, or X A = B for `left=False`, by blocked substitution.
 
     Shapes: A [..., n, n], of which only one triangle is read; B [..., n, k]; batches broadcast. A
     zero on the diagonal gives infinities or NaN, as division does. Row by row the computed X solves
@@ -43,7 +43,7 @@ def solve(
 
 
 def flat(x: Components) -> Components:
-    """x [..., m, n] with one dimension of batches: views where memory allows."""
+    """Return x [..., m, n] with its batches as one dimension, as views if possible."""
     return each(lambda c: c.reshape(-1, *c.shape[-2:]), x)
 
 
@@ -79,14 +79,14 @@ def substitute(
 
 
 def alike(x: Components) -> Components:
-    """x with the same strides for all components."""
+    """Return x with equal strides for all components."""
     if len({c.stride() for c in x}) == 1:
         return x
     return each(torch.Tensor.contiguous, x)
 
 
 def broadcast(a: Components, b: Components) -> tuple[int, ...]:
-    """The shape of the batch of both."""
+    """Return the broadcast batch shape of both."""
     if a[0].shape[:-2] == b[0].shape[:-2]:
         return tuple(a[0].shape[:-2])
     shape = torch.broadcast_shapes(a[0].shape[:-2], b[0].shape[:-2])  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""Rotations of complex matrices to Hessenberg and to triangular form, in two arithmetics.
+"""Rotate complex matrices to Hessenberg and to triangular form, in two arithmetics.
 
-A complex matrix is a real array [rows, 2, columns], real parts and imaginary parts. All is done by
-rotations of neighbouring rows and columns, whose four numbers come from a real 4 by 4 matrix: sums
-have no other order than the one written here.
+A complex matrix is a real array [rows, 2, columns] of real and imaginary parts. Only neighbouring
+rows and columns are rotated; a real 4 by 4 matrix gives the four new numbers. All sums have the
+order written here.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from mcf.kernels import operations
 from mcf.linalg.parts import Components, each
 from mcf.reductions.products import matmul
 
-# Of c, s with |c|^2 + |s|^2 = 1, as (Re c, Im c, Re s, Im s): rows x, y become
-# conj(c) x + conj(s) y and c y - s x; columns x, y become c x + s y and conj(c) y - conj(s) x.
+# Tables for c, s with |c|^2 + |s|^2 = 1, as (Re c, Im c, Re s, Im s): rows x, y become conj(c) x +
+# conj(s) y and c y - s x; columns x, y become c x + s y and conj(c) y - conj(s) x.
 _PLACE = [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]]
 _ROWS = [[1, 1, 1, 1], [-1, 1, -1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1]]
 _COLUMNS = [[1, -1, 1, -1], [1, 1, 1, 1], [-1, -1, 1, 1], [1, -1, -1, 1]]
 Four = tuple[float, float, float, float]
-# A diagonal element, by its row, and the numbers that are taken off it: in expansions a shift has
-# more bits than a float, without which eigenvalues that differ by less are not found apart.
+# A row of the diagonal element, and the parts of a number to subtract from it. With expansions a
+# shift needs more bits than a float; otherwise eigenvalues that differ by less are not separated.
 Shift = tuple[int, float, float]
 
 
 class Matrix(Protocol):
-    """A complex matrix over a matrix of as many columns, which its columns' rotations turn too."""
+    """A complex matrix stacked on another with as many columns; column rotations act on both."""
 
     size: int
 
     def entry(self, i: int, j: int) -> tuple[float, float]:
-        """An element of the upper matrix, rounded to float64."""
+        """Return an element of the upper matrix, rounded to float64."""
 
     def apart(self, i: int, j: int) -> tuple[float, float]:
-        """The difference of two diagonal elements of the upper matrix, rounded to float64."""
+        """Return the difference of two diagonal elements, rounded to float64."""
 
     def annihilate(self, p: int, column: int, shift: Shift | None) -> None:
-        """Rotate rows and columns p, p + 1 by what makes (p + 1, column) zero.
+        """Rotate rows and columns p, p + 1 so that element (p + 1, column) becomes zero.
 
-        With a shift, as if it were taken off the diagonal element (p, column) before.
+        With a shift, the rotation is computed as if the shift were subtracted from the diagonal
+        element (p, column) first.
         """
 
     def clear(self, i: int, j: int) -> None:
@@ -50,17 +51,17 @@ class Matrix(Protocol):
 
 
 class Floats:
-    """In float64 operations of NumPy, each rounded as IEEE 754 has it: the same bits everywhere."""
+    """A matrix of float64 numbers; NumPy rounds each operation as IEEE 754 requires."""
 
     def __init__(self, upper: np.ndarray[Any, Any], lower: np.ndarray[Any, Any]) -> None:
-        """Over copies of two arrays [n, 2, n]."""
+        """Copy two arrays [n, 2, n]."""
         self.both = np.concatenate((upper, lower))
         self.size = len(upper)
         self.place = np.array(_PLACE)
         self.signs = [np.array(s, dtype=np.float64) for s in (_ROWS, _COLUMNS)]
 
     def entry(self, i: int, j: int) -> tuple[float, float]:
-        """An element of the upper matrix."""
+        """Return an element of the upper matrix."""
         return self.both[i, 0, j].item(), self.both[i, 1, j].item()
 
     def clear(self, i: int, j: int) -> None:
@@ -68,7 +69,7 @@ class Floats:
         self.both[i, :, j] = 0.0
 
     def apart(self, i: int, j: int) -> tuple[float, float]:
-        """The difference of two diagonal elements."""
+        """Return the difference of two diagonal elements."""
         (p, q), (x, y) = self.entry(i, i), self.entry(j, j)
         return p - x, q - y
 
@@ -91,7 +92,7 @@ class Floats:
 
 
 def unit(four: list[float]) -> Four | None:
-    """Two complex numbers over the root of their squares' sum; None where the second is 0."""
+    """Return two complex numbers over their 2-norm; None if the second is 0."""
     if four[2] == 0 and four[3] == 0:
         return None
     exponent = math.frexp(max(map(abs, four)))[1]
@@ -101,7 +102,7 @@ def unit(four: list[float]) -> Four | None:
 
 
 def _combined(m: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """m x of [4, 4] and [4, columns], the four terms in order."""
+    """Return m x for [4, 4] and [4, columns], adding the four terms in order."""
     total: np.ndarray[Any, Any] = m[:, :1] * x[:1]
     for j in range(1, 4):
         total = total + m[:, j : j + 1] * x[j : j + 1]
@@ -109,10 +110,10 @@ def _combined(m: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> np.ndarray[An
 
 
 class Expansions:
-    """In expansions, components [n, 2, n]."""
+    """A matrix of expansions, with components [n, 2, n]."""
 
     def __init__(self, upper: Components, lower: Components) -> None:
-        """Over copies of two arrays."""
+        """Copy two arrays."""
         self.both = tuple(torch.cat(pair) for pair in zip(upper, lower, strict=True))
         first = self.both[0]
         self.size = upper[0].shape[0]
@@ -120,7 +121,7 @@ class Expansions:
         self.signs = [torch.tensor(s, device=first.device).double() for s in (_ROWS, _COLUMNS)]
 
     def entry(self, i: int, j: int) -> tuple[float, float]:
-        """An element of the upper matrix, its leading components."""
+        """Return the leading components of an element of the upper matrix."""
         x, y = self.both[0][i, :, j].tolist()
         return x, y
 
@@ -130,7 +131,7 @@ class Expansions:
             c[i, :, j] = 0.0
 
     def apart(self, i: int, j: int) -> tuple[float, float]:
-        """The difference of two diagonal elements, its leading components."""
+        """Return the leading components of the difference of two diagonal elements."""
         one, other = (tuple(c[k, :, k] for c in self.both) for k in (i, j))
         x, y = operations.sub(one, other)[0].tolist()
         return x, y
@@ -159,19 +160,19 @@ class Expansions:
             c[:, :, p : p + 2] = new.reshape(2, 2, 2 * n).permute(2, 1, 0)
 
 
-# An eigenvalue takes two or three steps, in expansions a few more.
+# Limit of steps per eigenvalue: two or three are usual, a few more for expansions.
 STEPS = 60
 
 
 def triangular(a: Matrix, tolerance: float) -> bool:
-    """Rotate a matrix to upper triangular form by unitary similarities, Z over it to Z Q^H.
+    """Rotate a matrix to upper triangular form by unitary similarities; Z below it becomes Z Q^H.
 
-    To Hessenberg form first, then by QR steps with Wilkinson's shifts (Golub, Van Loan 2013, Matrix
-    Computations, section 7.5), whose distance from the last element needs float64 alone: any shift
-    is a similarity.
+    First to Hessenberg form, then by QR steps with Wilkinson's shifts (Golub, Van Loan 2013, Matrix
+    Computations, section 7.5). The distance of a shift from the last element needs only float64:
+    any shift gives a similarity.
 
     Args:
-        a: turned in place.
+        a: the matrices, rotated in place.
         tolerance: subdiagonal elements of at most this, relative to their neighbours on the
             diagonal, are set to 0.
 
@@ -201,10 +202,10 @@ def triangular(a: Matrix, tolerance: float) -> bool:
 
 
 def _deflated(a: Matrix, high: int, tolerance: float) -> int:
-    """The first row of the block that ends in row `high`; what is small before it becomes 0."""
+    """Return the first row of the block that ends in row `high`; deflate above it."""
     for k in range(high, 0, -1):
         beside = _size(a.entry(k, k)) + _size(a.entry(k - 1, k - 1))
-        # Where both are 0, beside the largest, which is below 1.
+        # If both are 0, compare with the largest element, which is below 1.
         if _size(a.entry(k, k - 1)) <= tolerance * (beside or 1.0):
             a.clear(k, k - 1)
             return k
@@ -216,15 +217,15 @@ def _size(z: tuple[float, float]) -> float:
 
 
 def _exceptional(a: Matrix, high: int) -> Shift:
-    """A shift that no cycle knows of."""
+    """Return an exceptional shift, which breaks cycles."""
     off = _size(a.entry(high, high - 1))
     return high, -0.75 * off, 0.4375 * off
 
 
 def _wilkinson(a: Matrix, high: int) -> Shift:
-    """The eigenvalue of the last two rows that is nearer to the last element.
+    """Return the eigenvalue of the last 2 by 2 block that is nearer to the last element.
 
-    d + bc / (h +- sqrt(h^2 + bc)), h = (d - a) / 2, by real operations, whose roundings are known.
+    d + bc / (h +- sqrt(h^2 + bc)), h = (d - a) / 2, by real operations with known roundings.
     """
     k = high - 1
     p, q = a.apart(k, high)
@@ -247,7 +248,7 @@ def _times(x: tuple[float, float], y: tuple[float, float]) -> tuple[float, float
 
 
 def _root(z: tuple[float, float]) -> tuple[float, float]:
-    """A square root."""
+    """Return a square root of a complex number."""
     x, y = z
     t = math.sqrt((abs(x) + math.sqrt(x * x + y * y)) / 2)
     if t == 0:

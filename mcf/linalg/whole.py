@@ -1,4 +1,4 @@
-"""Whole decompositions of small matrices by one loop, where an executor has it."""
+"""Decompose whole small matrices in one loop, if an executor has it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Loop = Callable[..., Sequence[int]]
 
 
 def prepared(symmetric: bool, given: int, batch: int, shape: tuple[int, int]) -> Loop | None:
-    """The loop of so many matrices of float64 components on a CPU, rows first that are fewer."""
+    """Return the loop for `batch` matrices of float64 components on a CPU, with rows <= columns."""
     terms = decomposition(given).terms
     tolerances = exponent(1), exponent(terms)
     numbers = Numbers(symmetric, *tolerances, steps(terms), SHARES[symmetric], LIMITS)
@@ -44,17 +44,17 @@ def decomposed(
     upper: bool = False,
     vectors: bool = True,
 ) -> tuple[Any, ...] | None:
-    """Values and, where they are wanted, vectors of A [..., m, n], and which matrices converged.
+    """Return values and, if wanted, vectors of A [..., m, n], and which matrices converged.
 
     Args:
         symmetric: whether it is `eigh`, with V; else with U and V^T.
         a: components.
-        others: what decomposes matrices [batch, m, n] that the loop has left.
+        others: decomposes the matrices [batch, m, n] that the loop leaves.
         upper: which triangle is read.
-        vectors: whether they are wanted.
+        vectors: whether vectors are wanted.
 
     Returns:
-        Components, and bool [...]; None where there is no loop.
+        Components, and bool [...]; None if there is no loop.
     """
     *batch, m, n = a[0].shape
     count, fmt = math.prod(batch), a[0].dtype
@@ -86,7 +86,7 @@ def decomposed(
 def run(
     loop: Loop, a: Components, results: Sequence[Components], upper: bool, tall: bool
 ) -> Sequence[int]:
-    """The loop on matrices [batch, m, n] of the same strides.
+    """Run the loop on matrices [batch, m, n] of equal strides.
 
     Args:
         loop: see `prepared`.

@@ -1,4 +1,4 @@
-"""Matrices as decompositions work on them: float64 expansions, scaled, one dimension of batches."""
+"""Prepare matrices for decompositions: float64 expansions, scaled, with one batch dimension."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from mcf.linalg.parts import Components, each
 
 
 def working_terms(x: Components) -> int:
-    """Float64 components that hold all bits of x, two at least: of narrower formats 4 x 24 bits."""
+    """Return how many float64 components hold all bits of x, at least two (4 x 24 bits fit two)."""
     return max(2, len(x)) if x[0].dtype is torch.float64 else 2
 
 
 def flattened(a: Components, numbers: Real = REAL) -> Components:
-    """A [..., m, n] as float64 components [batch, m, n]."""
+    """Return A [..., m, n] as float64 components [batch, m, n]."""
     refuse_float32("a decomposition", format_of(a[0].dtype), a[0].device)
     wide = numbers.by_parts(lambda p: convert(p, torch.float64, working_terms(p)), a)
     return each(lambda c: c.reshape(math.prod(a[0].shape[:-2]), *a[0].shape[-2:]), wide)
 
 
 def opened(a: Components, numbers: Real = REAL) -> tuple[Components, Tensor]:
-    """A [..., m, n] 2^-k as float64 components [batch, m, n], the largest in [1/2, 1), and k."""
+    """Return A 2^-k as float64 components [batch, m, n] with largest element in [1/2, 1), and k."""
     flat = flattened(a, numbers)
     if 0 in flat[0].shape[1:]:
         return flat, torch.zeros(flat[0].shape[0], dtype=torch.int64, device=flat[0].device)
@@ -41,7 +41,7 @@ def opened(a: Components, numbers: Real = REAL) -> tuple[Components, Tensor]:
 
 
 def _scaled(x: Components, exponent: Tensor | int) -> Components:
-    """x 2^exponent of float64 components, by one product each where that is seen to be enough."""
+    """Return x 2^exponent of float64 components, by one product each if that is exact."""
     if isinstance(exponent, int) and exponent == 0:
         return x
     if isinstance(exponent, int) or exponent.numel() == 0 or not visible(x[0]):
@@ -51,7 +51,7 @@ def _scaled(x: Components, exponent: Tensor | int) -> Components:
         return operations.ldexp(x, exponent)
     factor = power_of_two(exponent)
     out = [c * factor for c in x]
-    # Below what leaves the range is nothing.
+    # No check is needed below the range: smaller components are lost anyway.
     if not math.isfinite(out[0].sum().item()):
         return operations.ldexp(x, exponent)
     return tuple(out)
@@ -60,7 +60,7 @@ def _scaled(x: Components, exponent: Tensor | int) -> Components:
 def closed(
     x: Components, a: Components, exponent: Tensor | int = 0, numbers: Real = REAL
 ) -> Components:
-    """x [batch, ...] times 2^exponent, as the nearest components of A's format and batches."""
+    """Return x [batch, ...] times 2^exponent, rounded to A's format, and with A's batch shape."""
     if isinstance(exponent, Tensor):
         exponent = exponent.reshape(-1, *(1 for _ in x[0].shape[1:]))
     fmt, terms = a[0].dtype, len(a) // numbers.parts
@@ -69,7 +69,7 @@ def closed(
 
 
 def descending(x: Components) -> Tensor:
-    """Indices [batch, n] that sort x from the largest down; equal ones stay in their order."""
+    """Return indices [batch, n] that sort x in descending order, stably."""
     index: Tensor | None = None
     for c in reversed(convert(x, torch.float64, len(x))):
         key = c if index is None else c.gather(-1, index)
@@ -80,13 +80,13 @@ def descending(x: Components) -> Tensor:
 
 
 def rows_in(order: Tensor, x: Components) -> Components:
-    """The rows of x [batch, n, m] in the given order [batch, n]."""
+    """Return the rows of x [batch, n, m] in the given order [batch, n]."""
     index = order[..., None].expand(*order.shape, x[0].shape[-1])
     return each(lambda c: c.gather(1, index), x)
 
 
 def squared_norms(x: Components, numbers: Real = REAL) -> Components:
-    """x x^H of each row x, for x [batch, n, m]."""
+    """Return x x^H of each row x, for x [batch, n, m]."""
     lying = each(lambda c: c[..., None, :], x)
     product = numbers.real(numbers.matmul(lying, numbers.adjoint(lying)))
     return each(lambda c: c[..., 0, 0], product)

@@ -1,4 +1,4 @@
-"""Layers and functions of neural networks with expansions as parameters; 16-bit models."""
+"""Neural network layers and functions with expansions as parameters; 16-bit models."""
 
 from mcf.nn import functional as functional
 from mcf.nn import heads as heads

@@ -1,4 +1,4 @@
-"""Models in 16 bits some of whose modules stay in float32: norm layers, rotary embeddings."""
+"""Convert models to 16 bits except for some modules: norm layers, rotary embeddings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-# Those of torch; their parameters are vectors, a small part of any model.
+# PyTorch's norm layers; their parameters are vectors, a small part of any model.
 NORMS: tuple[type[nn.Module], ...] = (
     nn.LayerNorm,
     nn.RMSNorm,
@@ -24,40 +24,42 @@ def keep_float32(
     which: Sequence[type[nn.Module] | str] = NORMS,
     dtype: torch.dtype = torch.bfloat16,
 ) -> list[str]:
-    """Convert a float32 model to 16 bits, but for modules that stay as they are.
+    """Convert a float32 model to 16 bits, except for the modules named by `which`.
 
         model = Llama(config)                                   # float32
         mcf.nn.keep_float32(model, [*mcf.nn.NORMS, LlamaRMSNorm, "model.rotary_emb"])
         optimizer = mcf.optim.AdamW(model.parameters(), precision="plus")
 
-    It takes the place of `model.to(torch.bfloat16)`, which would round a rotary embedding's
-    frequencies, too, and comes before optimizers are made and weights shared. What stays takes
-    16-bit inputs (hooks convert them to float32, exactly) and gives its results in `dtype`, rounded
-    once; so the modules around it see no difference. Gradients of its parameters are float32, and
-    optimizers of `mcf.optim` step them in float32.
+    It replaces `model.to(torch.bfloat16)`, which would round a rotary embedding's frequencies, too.
+    Call it before creating optimizers and sharing weights. The float32 modules accept 16-bit inputs
+    (hooks convert them to float32, exactly) and return results in `dtype`, rounded once; so the
+    modules around them see no difference. Gradients of their parameters are float32, and optimizers
+    of `mcf.optim` step them in float32.
 
-    Copies, pickles and `state_dict` are those of any model. A later `model.to(dtype)` converts all.
+    Copies, pickles and `state_dict` work as for any model. A later `model.to(dtype)` converts
+    everything.
 
     Args:
         model: all its floating-point parameters and buffers in float32; changed in place.
         which: classes (and those derived from them) and names in `model.named_modules()` of the
-            modules that stay, with all inside them; each string must be there. The default is
-            torch's norm layers; those of other libraries have classes of their own.
+            modules that stay float32, with their submodules; each string must exist. The default is
+            PyTorch's norm layers; other libraries have classes of their own.
         dtype: bfloat16 or float16.
 
     Returns:
-        The names of the modules that stay, outermost ones, in the model's order.
+        The names of the outermost float32 modules, in the model's order.
 
     Raises:
-        TypeError: for a model that is no module, and in `which` for what is no class or string.
-        ValueError: for another `dtype`, a name that is not there, the model itself among what
-            stays, a parameter that is in both parts, and tensors of another floating-point dtype;
-            nothing has been changed then.
+        TypeError: for a model that is not a module, and for an entry of `which` that is neither a
+            class nor a string.
+        ValueError: for another `dtype`, an unknown name, the model itself in `which`, a parameter
+            shared by both parts, and tensors of another floating-point dtype; the model is then
+            unchanged.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if dtype not in _HALF:
-        raise ValueError(f"dtype={dtype!r}; allowed are torch.bfloat16 and torch.float16")
+        raise ValueError(f"dtype must be torch.bfloat16 or torch.float16, got {dtype!r}")
     kept = _outermost(model, which)
     inside = {id(m) for name in kept for m in model.get_submodule(name).modules()}
     there = [m for m in model.modules() if id(m) in inside]
@@ -84,7 +86,7 @@ def _outermost(model: nn.Module, which: Sequence[type[nn.Module] | str]) -> list
     names = {x for x in which if isinstance(x, str)}
     for x in which:
         if not isinstance(x, (str, type)):
-            raise TypeError(f"which has {x!r}; allowed are classes of modules and names")
+            raise TypeError(f"which: expected module classes or names, got {x!r}")
     found = dict(model.named_modules())
     if lost := sorted(names - found.keys()):
         raise ValueError(f"which names {lost[0]!r}, which is not in model.named_modules()")
@@ -93,7 +95,7 @@ def _outermost(model: nn.Module, which: Sequence[type[nn.Module] | str]) -> list
         if not (isinstance(module, classes) or name in names):
             continue
         if not name:
-            raise ValueError("which has the model itself: nothing would be converted")
+            raise ValueError("which contains the model itself: nothing would be converted")
         if not any(name.startswith(f"{outer}.") for outer in kept):
             kept.append(name)
     return kept
@@ -108,8 +110,8 @@ def _check(model: nn.Module, there: list[nn.Module], others: list[nn.Module]) ->
     for name, t in names:
         if t.is_floating_point() and t.dtype != torch.float32:
             raise ValueError(
-                f"{name} is {t.dtype}; allowed is float32: call keep_float32 in the place of "
-                "model.to(dtype), which rounds what should stay"
+                f"{name} must be float32, got {t.dtype}: call keep_float32 instead of "
+                "model.to(dtype), which also rounds modules that should stay"
             )
 
 

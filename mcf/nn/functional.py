@@ -88,12 +88,12 @@ def _last_dimensions(input: Tensor, normalized_shape: Sequence[int]) -> list[int
 
 
 def softmax(input: Tensor, dim: int) -> Tensor:
-    """exp(x) over its sum along a dimension."""
+    """Return exp(x) over its sum along a dimension."""
     return torch.softmax(promote(input), dim)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b.
+    """Return x W^T + b.
 
     Args:
         input: [..., in].
@@ -115,7 +115,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(Q K^T scale + mask) V.
+    """Return softmax(Q K^T scale + mask) V.
 
     Args:
         query: [..., L, E].
@@ -126,7 +126,7 @@ def attention(
         is_causal: row i sees the columns up to i.
         scale: 1 / sqrt(E) by default, with all digits of the expansion.
         enable_gqa: key and value may have fewer heads (dimension -3) than the query, a divisor of
-            its number: each serves as many heads of the query, one after the other.
+            its number: each serves that many consecutive heads of the query.
 
     Raises:
         ValueError: for both attn_mask and is_causal; for heads that do not divide the query's.
@@ -137,7 +137,7 @@ def attention(
 
 
 def _heads_of(query: Tensor, x: Tensor) -> Tensor:
-    """Each head of a key or a value as often as the query has heads for it."""
+    """Repeat each head of a key or a value to match the query's heads."""
     if min(query.dim(), x.dim()) < 3:
         raise ValueError(
             "attention: enable_gqa needs heads, [..., H, L, E], got shapes "
@@ -163,7 +163,7 @@ def weighted_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`attention`, and its weights after dropout, [..., L, S]."""
+    """Return attention, and its weights after dropout, [..., L, S]."""
     q, k, v = map(roomy, _alike((query, key, value), (attn_mask,)))
     out, weights = _attended(q, k, v, attn_mask, dropout_p, is_causal, scale, q)
     given = query, key, value, attn_mask
@@ -180,7 +180,7 @@ def _attended(
     scale: float | None,
     like: MCFTensor,
 ) -> tuple[Tensor, Tensor]:
-    """The same of operands in one format, that of an example."""
+    """Compute attention and weights of operands in one format, that of `like`."""
     if attn_mask is not None and is_causal:
         raise ValueError("attention: give attn_mask or is_causal, not both")
     scores = torch.matmul(q, k.transpose(-2, -1))
@@ -219,14 +219,14 @@ def _attention_inside(
 
 
 def _alike(tensors: Sequence[Tensor], others: Sequence[Tensor | None]) -> list[MCFTensor]:
-    """Tensors in the format of what becomes of them and others: plain ones would be rounded."""
+    """Convert tensors to the result format of all arguments, so that none is rounded."""
     floats = [t for t in (*tensors, *others) if t is not None and t.is_floating_point()]
     dtype, terms = result_format(*floats)
     return [reformat(t, dtype, terms) for t in tensors]
 
 
 def _root(n: int, like: MCFTensor) -> Tensor | int:
-    """sqrt(n), an integer where it is one."""
+    """Return sqrt(n), as an integer if it is one."""
     whole = math.isqrt(n)
     if whole * whole == n:
         return whole

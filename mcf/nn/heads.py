@@ -1,4 +1,4 @@
-"""Attention of several heads, as `torch.nn.MultiheadAttention` and transformer layers call it."""
+"""Multi-head attention, as called by `torch.nn.MultiheadAttention` and transformer layers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 @implements(F.multi_head_attention_forward)
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    """`torch.nn.functional.multi_head_attention_forward`, whose arguments it has.
+    """Compute `torch.nn.functional.multi_head_attention_forward` in expansion arithmetic.
 
-    It is torch's own, projections and masks and all, around our attention: torch's scale, a square
-    root in double precision, is there only beside weights that are asked for, so torch is never
-    asked for them.
+    It runs PyTorch's function, including projections and masks, around our attention. PyTorch's own
+    scale, a square root in double precision, appears only if weights are requested, so PyTorch is
+    never asked for them.
     """
     given = _SIGNATURE.bind(*args, **kwargs)
     given.apply_defaults()
     options = given.arguments
     wanted, average = options["need_weights"], options["average_attn_weights"]
     if wanted and options["attn_mask"] is not None:
-        # The mask and not the hint that it is causal, as torch does beside weights.
+        # Use the mask and not the hint that it is causal, as PyTorch does when weights are
+        # requested.
         options["is_causal"] = False
     options["need_weights"] = False
     found: list[Tensor] = []

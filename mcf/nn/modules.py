@@ -1,11 +1,11 @@
 """Modules whose parameters are expansions.
 
-Their values have terms * p bits: with bfloat16 components and 2 terms an update of 2^-16 of a
-weight is not lost, where a bfloat16 weight loses those below 2^-9. Any optimizer of `torch.optim`
-trains them as it is (`foreach` is off for tensor subclasses): its in-place operations, and its
-states, which are made in the likeness of the parameters, are in expansion arithmetic. Those of
-`mcf.optim` train two components of bfloat16 or float16 in one fused pass, whose second component is
-the low word of the strategies `light` and `plus`.
+Their values have terms * p bits. With bfloat16 components and 2 terms an update of 2^-16 of a
+weight is not lost, whereas a bfloat16 weight loses updates below 2^-9. Any optimizer of
+`torch.optim` trains them (`foreach` is off for tensor subclasses): its in-place operations, and its
+states, which are created like the parameters, use expansion arithmetic. The optimizers of
+`mcf.optim` train two components of bfloat16 or float16 in one fused pass, where the second
+component is the low word of the strategies `light` and `plus`.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class MCFLinear(nn.Module):
             self.bias = _parameter((b * 2 - 1) * bound)  # type: ignore[arg-type]
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., in] -> [..., out]; a plain input is promoted."""
+        """Map [..., in] to [..., out]; a plain input is promoted."""
         return functional.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """The sizes."""
+        """Return the sizes."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
@@ -98,11 +98,11 @@ class MCFEmbedding(nn.Module):
         self.weight = _parameter(table)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Integers [...] -> [..., embedding_dim]."""
+        """Map integers [...] to [..., embedding_dim]."""
         return nn.functional.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
-        """The sizes."""
+        """Return the sizes."""
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
 
 
@@ -137,5 +137,5 @@ class MCFLayerNorm(nn.Module):
         )
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., *normalized_shape] -> the same shape."""
+        """Normalise [..., *normalized_shape]; the shape stays."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)

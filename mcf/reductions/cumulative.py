@@ -1,4 +1,4 @@
-"""Products over dimensions and running sums, as trees."""
+"""Products over dimensions and running sums and products, as trees."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ Binary = Callable[[Components, Components], Components]
 
 
 def _wide(x: Sequence[Tensor]) -> Components:
-    """Expansions in registers, exact but for components that span more than they hold."""
+    """Convert expansions to registers; exact unless they span more bits than registers hold."""
     if x[0].dtype is register_of(x[0]).dtype:
         return tuple(x) if len(x) > 1 else (x[0], torch.zeros_like(x[0]))
     return widened(x, state_of(x[0], len(x)))
 
 
-# Of fewer a conversion takes no longer than to compile a loop for each format.
+# For smaller inputs converting first is as fast as compiling a loop per format.
 _MANY = 1 << 15
 
 
 @functools.cache
 def _kept(fmt: Format, count: int, terms: int) -> Narrow:
-    """How components of a format become `terms` of float64, and these again the nearest of it."""
+    """Return how a loop converts components to `terms` float64 components, and back."""
     enter = formula(nearest, fmt, count, FP64, terms).function
     return Narrow(fmt, count, enter, formula(nearest, FP64, terms, fmt, count).function)
 
 
 def _narrow(x: Sequence[Tensor]) -> Narrow | None:
-    """How many components narrower than registers of float64 are kept; None for others.
+    """Return the conversions of components narrower than float64 registers; None if unsupported.
 
-    Conversions of more than a pair are no formulas that fit into a loop.
+    Conversions of more than a pair have no formula that fits a loop.
     """
     fmt = format_of(x[0].dtype)
     if fmt == FP64 or register_of(x[0]) != FP64 or len(x) > 2 or x[0].numel() < _MANY:
@@ -51,10 +51,10 @@ def _narrow(x: Sequence[Tensor]) -> Narrow | None:
 
 
 def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
-    """The product over dimensions, multiplied pairwise: element j by element j + ceil(c / 2).
+    """Return the product over dimensions, pairwise: element j by element j + ceil(c / 2).
 
     With the error bound b of a multiplication the relative error is at most (1 + b)**(count - 1) -
-    1, without overflow and underflow on the way. Narrow components are multiplied in the format of
+    1, without overflow and underflow in between. Narrow components are multiplied in the format of
     the registers (`mcf.set_registers`).
     """
     format_of(x[0].dtype, "prod: x")
@@ -73,7 +73,7 @@ def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
     lambda x, count, inner: [c.new_empty(c.numel() // count) for c in x],
 )
 def _column_prods(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
-    """The products along the middle of contiguous [M / inner, count, inner]."""
+    """Return products along the middle of contiguous [M / inner, count, inner]."""
     found = _by_loop(x, x[0].numel() // count, count, inner)
     if found is not None:
         return found
@@ -82,7 +82,7 @@ def _column_prods(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
 
 
 def _by_loop(x: list[Tensor], rows: int, count: int, inner: int) -> list[Tensor] | None:
-    """The same by an executor's loop over rows; None where it has none."""
+    """Return the products by an executor's loop over rows; None if it has none."""
     narrow = _narrow(x)
     if narrow is not None and rows:
         state = state_of(x[0], len(x))
@@ -118,12 +118,12 @@ def _row_prods(x: list[Tensor]) -> list[Tensor]:
         )
         count = half
     found = finish(tuple(c[0] for c in given), format_of(x[0].dtype), len(x))
-    # Of one element they are the argument.
+    # For rows of one element the result is the argument, so it must be copied.
     return [c.clone() for c in found]
 
 
 def cumsum(x: Components, dim: int) -> Components:
-    """Running sums along a dimension, as a tree: each is of at most 2 log2(count) additions.
+    """Return running sums along a dimension, as a tree of depth at most 2 log2(count).
 
     The error is at most 2 log2(count) b times the running sum of absolute values, with the error
     bound b of an addition. Narrow components are added in the format of the registers.
@@ -132,11 +132,11 @@ def cumsum(x: Components, dim: int) -> Components:
 
 
 def cumprod(x: Components, dim: int) -> Components:
-    """Running products along a dimension, as a tree.
+    """Return running products along a dimension, as a tree.
 
-    With the error bound b of a multiplication the relative error of the k-th is at most
-    (1 + b)**(k - 1) - 1, without overflow and underflow on the way. Narrow components are
-    multiplied in the format of the registers.
+    With the error bound b of a multiplication the relative error of the k-th is at most (1 + b)**(k
+    - 1) - 1, without overflow and underflow in between. Narrow components are multiplied in the
+    format of the registers.
     """
     return _running("cumprod", x, dim)
 
@@ -168,18 +168,18 @@ def _scans(x: list[Tensor], name: str, dim: int) -> list[Tensor]:
         running = _scan(_FUNCTIONS[name], tuple(c.movedim(dim, 0).contiguous() for c in wide))
         found = tuple(c.movedim(0, dim) for c in running)
     results = [c.contiguous() for c in finish(found, format_of(x[0].dtype), len(x))]
-    # Of one element they are the argument.
+    # For rows of one element the result is the argument, so it must be copied.
     return [r.clone() if r is c else r for r, c in zip(results, x, strict=True)]
 
 
-# Short rows of few elements are combined side by side, element by element.
+# Short rows of small tensors are combined side by side, element by element.
 _SHORT, _FEW = 32, 4096
 
 
 def _swept(name: str, x: Components, dim: int, narrow: Narrow | None = None) -> Components | None:
-    """The same by the executor's loop over rows, where it has one.
+    """Compute running sums or products by the executor's loop over rows; None if it has none.
 
-    Of float64 components, or of narrower ones, which become those in the loop.
+    The components are float64, or narrower ones, which the loop converts.
     """
     if narrow is None and x[0].dtype is not torch.float64:
         return None
@@ -200,9 +200,9 @@ def _swept(name: str, x: Components, dim: int, narrow: Narrow | None = None) -> 
 
 
 def _scan(function: Binary, x: Components) -> Components:
-    """Running sums along the first dimension: sums of pairs, their running sums, the odd ones.
+    """Scan along the first dimension: combine pairs, scan these, then fill in the odd elements.
 
-    Or products, by the function of two expansions.
+    `function` combines two expansions: it adds or multiplies them.
     """
     count = x[0].shape[0]
     if count == 1:

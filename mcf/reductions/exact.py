@@ -1,4 +1,4 @@
-"""Sums without any rounding, in wide integers: the order of the elements cannot matter.
+"""Sum without any rounding, in wide integers: the order of the elements cannot matter.
 
 A sum is kept as digits of 32 bits in int64, one for each 32 binary places from the smallest product
 of float64 numbers to beyond the largest: Kulisch's long accumulator in the form of Neal's small
@@ -20,16 +20,17 @@ from mcf.kernels.register_choice import has_float64
 
 BITS = 32
 MASK = (1 << BITS) - 1
-# Places below the lowest bit of a product of two subnormal numbers, and above 2**60 of the largest.
+# The lowest binary place is below a product of two subnormal numbers; the highest is 2**60 times
+# the largest product.
 BASE = -2208
 DIGITS = (2048 + 64 - BASE) // BITS
-# Elements that are added before digits are carried: a digit takes less than 2**33 from each number.
+# Elements added before digits are carried: each number adds less than 2**33 to a digit.
 CHUNK = 1 << 18
 _MOST = 1 << 28
 
 
 def exact_sums(x: Sequence[Tensor], terms: int) -> Components:
-    """The nearest expansions to the sums of the rows of [M, K] components; new tensors [M].
+    """Return the nearest expansions to the sums of the rows of [M, K] components; new tensors [M].
 
     Infinities and NaN add up as in IEEE arithmetic; a sum that is 0 is +0.
     """
@@ -37,7 +38,7 @@ def exact_sums(x: Sequence[Tensor], terms: int) -> Components:
 
 
 def exact_dots(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """The nearest expansions to the dot products of the rows of [M, K] components."""
+    """Return the nearest expansions to the dot products of the rows of [M, K] components."""
     return tuple(torch.ops.mcf.exact_dots(list(x), list(y), terms))
 
 
@@ -61,14 +62,14 @@ def _exact_dots(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
             m, e = _split(a[:, part])
             for b in y:
                 n, f = _split(b[:, part])
-                # Of numbers from 1/2 to 1: no underflow, whatever the exponents are.
+                # Factors in [1/2, 1) cannot underflow, whatever the exponents are.
                 for product in operations.two_prod(m, n):
                     rows.add(product, e + f)
     return list(rows.rounded(format_of(x[0].dtype), terms))
 
 
 def _split(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Fractions from 1/2 to 1 and exponents; 0 for what is not finite."""
+    """Return fractions in [1/2, 1) and exponents; 0 for infinities and NaN."""
     wide = t.double()
     wide = torch.where(wide.isfinite(), wide, 0.0)
     fraction, exponent = torch.frexp(wide)
@@ -76,7 +77,7 @@ def _split(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _special_products(a: Tensor, b: Tensor) -> Tensor:
-    """The products of infinities and NaN; 0 elsewhere."""
+    """Return products that involve infinities or NaN; 0 elsewhere."""
     finite = a.isfinite() & b.isfinite()
     return torch.where(finite, 0.0, a * b)
 
@@ -97,13 +98,13 @@ class _Rows:
         self.minus, self.nan = self.plus.clone(), self.plus.clone()
 
     def special(self, x: Tensor) -> None:
-        """Note the infinities and NaN among the terms."""
+        """Record infinities and NaN among the terms."""
         self.plus |= (x == torch.inf).any(1)
         self.minus |= (x == -torch.inf).any(1)
         self.nan |= x.isnan().any(1)
 
     def add(self, x: Tensor, exponent: Tensor) -> None:
-        """Add x * 2**exponent, [M, k]; what is not finite counts as 0."""
+        """Add x * 2**exponent, [M, k]; infinities and NaN count as 0."""
         if self.added + x.shape[1] > _MOST:
             self.carry()
         self.added += x.shape[1]
@@ -111,7 +112,7 @@ class _Rows:
         registry.on(self.device).add_digits(finite, exponent, self.digits, BASE)
 
     def carry(self) -> None:
-        """Bring every digit but the last to 0 .. 2**32 - 1."""
+        """Normalise every digit but the last to 0 .. 2**32 - 1."""
         columns = list(self.digits.unbind(1))
         for k in range(len(columns) - 1):
             columns[k + 1] = columns[k + 1] + (columns[k] >> BITS)
@@ -120,7 +121,7 @@ class _Rows:
         self.added = 0
 
     def rounded(self, fmt: Format, terms: int) -> Components:
-        """The sums as expansions x0 = RN(sum), x1 = RN(sum - x0), ..."""
+        """Return the sums as expansions x0 = RN(sum), x1 = RN(sum - x0), ..."""
         assert fmt.dtype is not None
         out = []
         for _ in range(terms):
@@ -137,7 +138,7 @@ class _Rows:
         return first.to(fmt.dtype), *low
 
     def _leading(self, fmt: Format) -> Tensor:
-        """The sums rounded to nearest even in a format, as float64."""
+        """Return the sums rounded to nearest even in a format, as float64."""
         self.carry()
         negative = self.digits[:, -1] < 0
         size = _Magnitude(torch.where(negative[:, None], -self.digits, self.digits))
@@ -146,7 +147,7 @@ class _Rows:
 
 
 class _Magnitude:
-    """A number without its sign, as digits."""
+    """The magnitude of a number, as digits."""
 
     def __init__(self, digits: Tensor) -> None:
         columns = list(digits.unbind(1))
@@ -156,14 +157,14 @@ class _Magnitude:
         self.digits = torch.stack([torch.zeros_like(columns[0])] * 2 + columns, 1)
 
     def rounded(self, fmt: Format) -> Tensor:
-        """The nearest number of a format, ties to even, as float64."""
+        """Return the nearest number of a format, ties to even, as float64."""
         place = torch.arange(self.digits.shape[1], device=self.digits.device)
         top = torch.where(self.digits != 0, place, 2).amax(1)
         d2, d1, d0 = (self.digits.gather(1, (top - k)[:, None])[:, 0] for k in range(3))
         below = ((self.digits != 0) & (place < (top - 2)[:, None])).any(1)
         _, bits = torch.frexp(d2.double())
         bits = bits.long()
-        # The 62 leading bits, and whether anything is below them.
+        # Extract the 62 leading bits, and whether any lower bit is set.
         over = (bits - 30).clamp(min=0)
         window = d2 << (62 - bits)
         window += (d1 << (30 - bits).clamp(min=0)) >> over
@@ -171,7 +172,7 @@ class _Magnitude:
         below |= (d1 & ((1 << over) - 1)) != 0
         below |= torch.where(over > 0, d0, d0 & ((1 << (bits + 2).clamp(max=32)) - 1)) != 0
         exponent = (top - 2) * BITS + BASE + bits - 1
-        # The lowest bit that the format keeps, and how many of the window's are below it.
+        # Find the lowest bit that the format keeps, and how many of the window's bits are below it.
         last = exponent.clamp(min=fmt.emin) - fmt.p + 1
         drop = last - (exponent - 61)
         vanishes = drop > 62
@@ -185,14 +186,14 @@ class _Magnitude:
 
 
 def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
-    """x * 2**exponent, exact or infinite, for integers x up to 2**53."""
+    """Return x * 2**exponent, exact or infinite, for integers x up to 2**53."""
     first = exponent.clamp(-1000, 900)
     second = exponent.clamp(min=-1100, max=1100) - first
     return x * _power(first) * _power(second)
 
 
 def _power(exponent: Tensor) -> Tensor:
-    """2**exponent for -1022 <= exponent <= 1023, made from its bits."""
+    """Return 2**exponent for -1022 <= exponent <= 1023, made from its bits."""
     return ((exponent + 1023) << 52).view(torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""Folds of components in the chosen registers, and what becomes of their partial sums."""
+"""Fold components in the chosen registers, and finalize the partial sums."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from mcf.kernels.scaling import power_of_two
 
 
 def register_of(x: Tensor) -> Format:
-    """The format of the registers in which components of a tensor are added up."""
+    """Return the format of the registers in which a tensor's components are added up."""
     return registers_for(format_of(x.dtype), x.device)
 
 
 def state_of(x: Tensor, terms: int) -> int:
-    """How many registers a partial sum of such components has."""
+    """Return how many registers a partial sum of such components has."""
     return state_for(format_of(x.dtype), terms, register_of(x))
 
 
 def widened(x: Sequence[Tensor], state: int) -> Components:
-    """Components in registers: exact but where there are gaps between narrower components."""
+    """Convert components to registers, exactly unless narrow components have gaps between them."""
     dtype = register_of(x[0]).dtype
     assert dtype is not None
     return tuple(x) if x[0].dtype is dtype else convert(x, dtype, state)
 
 
 def _registers(spec: Fold, like: Tensor, shape: Sequence[int]) -> Tensor:
-    """The partial sums of nothing."""
+    """Return the partial sums of empty rows: zeros."""
     return torch.zeros(list(shape), dtype=spec.register.dtype, device=like.device)
 
 
@@ -54,7 +54,7 @@ def _product_spec(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Fold:
 
 
 def row_sums(x: Sequence[Tensor], terms: int) -> Components:
-    """Sums of the rows of contiguous [M, K] components, expansions [M] in registers."""
+    """Return the sums of the rows of contiguous [M, K] components, expansions [M] in registers."""
     spec = sum_fold(format_of(x[0].dtype), len(x), terms, register_of(x[0]))
     if x[0].numel() == 0:
         return settle(_registers(spec, x[0], (spec.state, len(x[0]))))
@@ -62,7 +62,7 @@ def row_sums(x: Sequence[Tensor], terms: int) -> Components:
 
 
 def column_sums(x: Sequence[Tensor], count: int, inner: int, terms: int) -> Components:
-    """The same of rows along the middle of contiguous [M / inner, count, inner]."""
+    """Return sums along the middle of contiguous [M / inner, count, inner], in registers."""
     spec = sum_fold(format_of(x[0].dtype), len(x), terms, register_of(x[0]))
     found = registry.fold_columns(spec, list(x), count, inner)
     if found is not None:
@@ -72,7 +72,7 @@ def column_sums(x: Sequence[Tensor], count: int, inner: int, terms: int) -> Comp
 
 
 def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """Dot products of the rows of contiguous [M, K] components, expansions [M] in registers."""
+    """Return dot products of the rows of contiguous [M, K], expansions [M] in registers."""
     spec = _product_spec(x, y, terms)
     if x[0].numel() == 0:
         return settle(_registers(spec, x[0], (spec.state, len(x[0]))))
@@ -80,9 +80,9 @@ def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Compon
 
 
 def row_squares(x: Sequence[Tensor], terms: int) -> tuple[Components, bool] | None:
-    """Sums of squares of rows, and whether they need no scale as `unscaled` says, in one reading.
+    """Return sums of squares of rows, and whether they need no scaling, in one pass over memory.
 
-    None where no executor has a loop that looks and adds.
+    See `unscaled`. Return None if no executor has a loop that tests and adds.
     """
     if x[0].dtype is not torch.float64 or not x[0].numel():
         return None
@@ -93,19 +93,19 @@ def row_squares(x: Sequence[Tensor], terms: int) -> tuple[Components, bool] | No
 
 
 def column_squares(x: Components, count: int, inner: int, terms: int) -> Components | None:
-    """Sums of squares along the middle of contiguous [M / inner, count, inner], where they lie.
+    """Return sums of squares along the middle of contiguous [M / inner, count, inner].
 
-    None where no executor has a loop for it.
+    Return None if no executor has a loop for it.
     """
     found = registry.fold_columns(_product_spec(x, x, terms), [*x, *x], count, inner)
     return None if found is None else settle(found)
 
 
 def deviations_of(x: Sequence[Tensor]) -> Fold | None:
-    """The fold of squared differences between components and a number of each row.
+    """Return the fold of squared differences between components and one number per row.
 
-    None where their registers are float32 or where more than a pair of narrower ones is no formula
-    that fits into a fold.
+    Return None if their registers are float32, or for more than a pair of narrow components, whose
+    conversion has no formula that fits a fold.
     """
     fmt = format_of(x[0].dtype)
     if fmt == FP64:
@@ -120,17 +120,17 @@ def deviations_of(x: Sequence[Tensor]) -> Fold | None:
 def row_deviations(
     x: Sequence[Tensor], centre: Components, count: int, inner: int
 ) -> Components | None:
-    """Sums of squared differences between the elements of rows and a number of each row.
+    """Return sums of squared differences between the elements of rows and one number per row.
 
     Args:
         x: contiguous components [M / inner, count, inner], rows along the middle.
         centre: components [M] in registers, as many as a partial sum has.
         count: elements of a row.
-        inner: how far apart they are.
+        inner: the distance between elements of a row.
 
     Returns:
-        Expansions [M] in registers; None where no executor has a loop for it, which makes no
-        tensor of the differences.
+        Expansions [M] in registers; None if no executor has a loop for it, which avoids a tensor of
+        the differences.
     """
     spec = deviations_of(x)
     if spec is None or not x[0].numel():
@@ -141,7 +141,7 @@ def row_deviations(
 
 
 def matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> Components:
-    """Products of contiguous [B, M, K] and [B, K, N], expansions [B, M, N] in registers."""
+    """Return products of contiguous [B, M, K] and [B, K, N], expansions [B, M, N] in registers."""
     spec = _product_spec(x, y, terms)
     if x[0].numel() == 0 or y[0].numel() == 0:
         shape = (spec.state, *x[0].shape[:-1], y[0].shape[-1])
@@ -166,25 +166,25 @@ torch.library.register_fake(
 
 
 def row_exponents(x: Tensor) -> Tensor:
-    """k with the largest of a row in [1/2, 1) 2**k, int64; 0 for rows of zeros, 1 with an infinity.
+    """Return exponents k with each row's maximum in [1/2, 1) 2**k; 0 for zeros, 1 for infinity.
 
-    An operator, because Inductor's C++ cannot widen the exponents of `frexp`.
+    It is an operator, because Inductor's C++ cannot widen the exponents of `frexp`.
     """
     result: Tensor = torch.ops.mcf.row_exponents(x)
     return result
 
 
 def scaled_rows(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Rows times a power of two that brings the largest to [1/2, 1), and its negative exponent."""
+    """Scale rows by powers of two to maxima in [1/2, 1); also return the negated exponents."""
     exponent = row_exponents(x[0])
     return list(operations.ldexp(tuple(x), -exponent[:, None])), exponent
 
 
 def brought_down(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """`scaled_rows`, for operators: where the numbers allow it on a CPU, one product each."""
+    """Scale rows as `scaled_rows` does; on a CPU by one product each if the range allows it."""
     exponent, register = row_exponents(x[0]), FORMATS[x[0].dtype].register
     if x[0].device.type == "cpu":
-        # One factor is in range, and nothing is infinite.
+        # One factor suffices, and no element is infinite.
         usual = (exponent > register.emin) & (exponent < -register.emin)
         usual &= x[0].amax(1).isfinite() & x[0].amin(1).isfinite()
         if bool(usual.all()):
@@ -193,19 +193,19 @@ def brought_down(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     return scaled_rows(x)
 
 
-# Numbers between these are not scaled: no product of two of them, of their differences or of what
-# scaling makes of them underflows, so a power of two would change no bit.
+# Magnitudes between these are not scaled: no product of two of them, of their differences or of
+# their scaled values underflows, so scaling would not change a bit.
 LEAST, LARGEST = 2.0**-120, 2.0**60
 
 
 @functools.lru_cache(64)
 def _look(terms: int, count: int) -> Program | None:
-    """Whether components at some addresses need no scale."""
+    """Return the program that tests whether components at given addresses need no scaling."""
     return Program.of([Within(range(terms), count, LEAST, LARGEST)], terms)
 
 
 def unscaled(x: Sequence[Tensor]) -> bool:
-    """Whether contiguous components of float64 are known to need no scale."""
+    """Return whether contiguous float64 components are known to need no scaling."""
     like = x[0]
     if like.device.type != "cpu" or like.dtype is not torch.float64 or not like.numel():
         return False
@@ -216,12 +216,12 @@ def unscaled(x: Sequence[Tensor]) -> bool:
 
 
 def settle(state: Tensor) -> Components:
-    """Partial sums [state, ...] as normalised expansions of as many components."""
+    """Finalize partial sums [state, ...] as normalised expansions of as many components."""
     return tuple(torch.ops.mcf.expansion_settle(list(state)))
 
 
 def finish(x: Components, fmt: Format, terms: int) -> Components:
-    """Expansions in registers as the nearest ones of a format and a number of components."""
+    """Round expansions in registers to a format and a number of components."""
     assert fmt.dtype is not None
     if x[0].dtype is fmt.dtype and len(x) >= terms:
         return x[:terms]
@@ -229,13 +229,13 @@ def finish(x: Components, fmt: Format, terms: int) -> Components:
 
 
 def pad(x: Components, terms: int) -> Components:
-    """x with as many zero components added; a plain tensor stays one."""
+    """Pad x with zero components to `terms`; a plain tensor stays one component."""
     if len(x) == 1:
         return x
     return padded(x, terms)
 
 
 def paired(x: Components, y: Components, terms: int) -> tuple[Components, Components]:
-    """Both with as many components, or one of them with one: what there are terms for."""
+    """Pad both to equal numbers of components, unless one is plain, as the fold terms require."""
     count = max(len(x), len(y), terms)
     return pad(x, count), pad(y, count)

@@ -1,4 +1,4 @@
-"""Variances and standard deviations on components, in the order of sums (`mcf.reductions.sums`)."""
+"""Variances and standard deviations of components, summed in the order of `mcf.reductions.sums`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from mcf.reductions.sums import _divided, _shaped, _wide_sum
 def _variance(
     given: list[Tensor], correction: float, reproducible: bool
 ) -> tuple[Components, Components, Tensor | None]:
-    """Variances and means of rows, expansions [outer] in registers.
+    """Return variances, means and an exponent or None for rows; expansions [outer] in registers.
 
-    The third is an exponent k where the variances are to be multiplied by 2**(2 k), int64. In
-    float32 registers the gaps of a row are scaled to 1/2 .. 1: the squares of small ones would
-    underflow, those of large ones overflow.
+    If the exponent k (int64) is not None, the variances are to be multiplied by 2**(2 k). In
+    float32 registers the deviations of a row are scaled to 1/2 .. 1: otherwise squares of small
+    ones would underflow, and squares of large ones overflow.
     """
     like, length = given[0], given[0].shape[1]
     centre = _divided(_wide_sum(given, len(given), reproducible), length, like)
@@ -50,7 +50,7 @@ def _variance(
 def _column_variance(
     x: list[Tensor], count: int, inner: int, correction: float
 ) -> tuple[Components, Components] | None:
-    """Variances and means along the middle of contiguous [M / inner, count, inner], or None."""
+    """Return variances and means along the middle of [M / inner, count, inner], or None."""
     if deviations_of(x) is None:
         return None
     centre = _divided(column_sums(x, count, inner, len(x)), count, x[0])
@@ -61,7 +61,7 @@ def _column_variance(
 
 
 def _turned(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
-    """Contiguous [M / inner, count, inner] as rows."""
+    """Transpose contiguous [M / inner, count, inner] to rows."""
     return [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
 
 
@@ -73,7 +73,7 @@ def var(
     *,
     reproducible: bool = False,
 ) -> Components:
-    """The variance: squared distances from the mean, summed, over max(0, count - correction)."""
+    """Return the variance: the sum of squared deviations over max(0, count - correction)."""
     format_of(x[0].dtype, "var: x")
     rows = Rows.of(x[0].shape, dim)
     found = _variances(x, rows, correction, reproducible)
@@ -96,7 +96,7 @@ def _two_each(x: list[Tensor], *others: object) -> list[Tensor]:
     lambda x, count, *_: [x[0].new_empty(x[0].numel() // count) for _ in range(2 * len(x))],
 )
 def _column_variances(x: list[Tensor], count: int, inner: int, correction: float) -> list[Tensor]:
-    """The same of rows along the middle of contiguous [M / inner, count, inner]."""
+    """Return variances and means along the middle of contiguous [M / inner, count, inner]."""
     found = _column_variance(x, count, inner, correction)
     if found is None:
         return list(_row_variances(_turned(x, count, inner), correction, False))
@@ -106,7 +106,7 @@ def _column_variances(x: list[Tensor], count: int, inner: int, correction: float
 
 @operator("row_variances(Tensor[] x, float correction, bool reproducible)", _two_each)
 def _row_variances(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
-    """Variances, then means."""
+    """Return variances, then means."""
     value, centre, exponent = _variance(x, correction, reproducible)
     if exponent is not None:
         value = operations.ldexp(value, 2 * exponent)
@@ -117,7 +117,7 @@ def _row_variances(x: list[Tensor], correction: float, reproducible: bool) -> li
 def var_mean(
     x: Components, dim: Dim = None, correction: float = 1, keepdim: bool = False
 ) -> tuple[Components, Components]:
-    """The variance and the mean."""
+    """Return the variance and the mean."""
     format_of(x[0].dtype, "var_mean: x")
     rows = Rows.of(x[0].shape, dim)
     found = _variances(x, rows, correction, False)
@@ -133,11 +133,11 @@ def std(
     *,
     reproducible: bool = False,
 ) -> Components:
-    """The square root of the variance.
+    """Return the square root of the variance.
 
-    In float64 each row is scaled by a power of two, so that no square of a gap overflows, and none
-    that counts underflows; so are the gaps in float32 registers. Narrower formats have float64's
-    range for them in float64 registers.
+    In float64 each row is scaled by a power of two, so that no squared deviation overflows, and
+    none that matters underflows. In float32 registers deviations are scaled likewise. For narrower
+    formats the range of float64 registers suffices.
     """
     format_of(x[0].dtype, "std: x")
     rows = Rows.of(x[0].shape, dim)

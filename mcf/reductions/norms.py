@@ -42,11 +42,11 @@ def norm(
     terms: int | None = None,
     reproducible: bool = False,
 ) -> Components:
-    """The p-norm over dimensions, (sum |x|^p)^(1/p); the count of what is not 0 for p = 0.
+    """Return the p-norm over dimensions, (sum |x|^p)^(1/p); the nonzero count for p = 0.
 
-    The 2-norm is the root of a sum of squares, each row scaled by a power of two, so that it
-    neither overflows nor underflows on the way; for other p it is scaled by the largest (the
-    smallest for p < 0), and float16 is float32 on the way.
+    The 2-norm is the root of a sum of squares, each row scaled by a power of two, so that it has no
+    spurious overflow or underflow. For other p it is scaled by the largest element (the smallest
+    for p < 0), and float16 is computed in float32.
 
     Raises:
         ValueError: for a NaN p.
@@ -80,9 +80,9 @@ def norm(
 
 
 def _scales(x: Tensor) -> bool:
-    """Whether squares can leave the registers' range; those of narrow formats do not.
+    """Return whether squares can leave the range of the registers.
 
-    They are in float64's range, those of fp16 in float32's.
+    Squares of narrow formats fit float64's range, and those of fp16 float32's.
     """
     return 2 * format_of(x.dtype).emax >= register_of(x).emax
 
@@ -92,7 +92,7 @@ def _scales(x: Tensor) -> bool:
     lambda x, count, inner, terms: [x[0].new_empty(x[0].numel() // count) for _ in range(terms)],
 )
 def _column_norms(x: list[Tensor], count: int, inner: int, terms: int) -> list[Tensor]:
-    """The 2-norms along the middle of contiguous [M / inner, count, inner]."""
+    """Return 2-norms along the middle of contiguous [M / inner, count, inner]."""
     if not _scales(x[0]) or unscaled(x):
         squares = column_squares(pad(tuple(x), max(len(x), terms)), count, inner, terms)
         if squares is not None:
@@ -103,7 +103,7 @@ def _column_norms(x: list[Tensor], count: int, inner: int, terms: int) -> list[T
 
 @operator("row_norms(Tensor[] x, bool reproducible, int terms)", lambda x, _, n: one_each(x, n))
 def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
-    """The 2-norms."""
+    """Return 2-norms of rows."""
     fmt, register = format_of(x[0].dtype), register_of(x[0])
     exponent = None
     found = None if reproducible else row_squares(x, terms)
@@ -124,7 +124,7 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
 
 
 def _powers(x: list[Tensor], p: float, terms: int) -> Components:
-    """`_general`, of float16 by way of float32, where powers have all their bits."""
+    """Return p-norms as `_general` does; float16 takes float32, where powers keep all bits."""
     if x[0].dtype is not torch.float16:
         return _general(x, p, terms)
     wide = [c.to(torch.float32) for c in x]
@@ -132,11 +132,11 @@ def _powers(x: list[Tensor], p: float, terms: int) -> Components:
 
 
 def _general(x: list[Tensor], p: float, terms: int) -> Components:
-    """The p-norms of rows of nonnegative expansions, for p neither 0 nor infinite."""
+    """Return p-norms of rows of nonnegative expansions, for p neither 0 nor infinite."""
     if x[0].shape[1] == 0:
         return finish_plain(tuple(c.new_zeros(c.shape[0]) for c in x), terms)
     top = _extreme(x, p > 0)
-    # Where it is 0, infinite or NaN it is the norm.
+    # If the largest element is 0, infinite or NaN, it is the norm.
     regular = top[0].isfinite() & (top[0] != 0)
     one = torch.ones_like(top[0])
     unit = (torch.where(regular, top[0], one), *(torch.where(regular, c, 0.0) for c in top[1:]))
@@ -155,18 +155,18 @@ def _general(x: list[Tensor], p: float, terms: int) -> Components:
 
 
 def absolute(x: Components) -> Components:
-    """|x|: the components with the sign of the first taken off."""
+    """Return |x|: all components negated if the first has its sign bit set."""
     negative = torch.signbit(x[0])
     return tuple(torch.where(negative, -c, c) for c in x)
 
 
 def finish_plain(x: Components, terms: int) -> Components:
-    """Components of a result that is one of the elements."""
+    """Pad or cut the components of a result that is one of the elements."""
     return padded(x[:terms], terms)
 
 
 def _extreme(x: list[Tensor], largest: bool) -> Components:
-    """The largest or smallest of the rows of nonnegative expansions; NaN if there is one."""
+    """Return the largest or smallest of rows of nonnegative expansions; NaN if there is one."""
     best = x[0].amax(1) if largest else x[0].amin(1)
     result = [best]
     among = x[0] == best[:, None]

@@ -1,7 +1,7 @@
-"""Reductions of rows as opaque operators on components.
+"""Register reductions of rows as opaque operators on components.
 
 An operator reads the choice of registers (`mcf.set_registers`) when it runs, so that a compiled
-program follows it: what it returns has the format of its arguments under every choice.
+program follows it. The format of its results does not depend on the choice.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-c
 
 
 def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Make `torch.ops.mcf.NAME` of a function; the operator takes its place.
+    """Replace a function by an operator `torch.ops.mcf.NAME`.
 
     Args:
-        schema: NAME(arguments), without what is returned: a list of tensors.
-        fake: new tensors like those that it returns, of the same arguments.
+        schema: NAME(arguments), without the result, which is a list of tensors.
+        fake: returns new tensors like the results, for the same arguments.
     """
     name = schema.partition("(")[0]
 
@@ -34,5 +34,5 @@ def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
 
 
 def one_each(x: Sequence[Tensor], count: int) -> list[Tensor]:
-    """New tensors with one number for each row of [M, K]."""
+    """Return `count` new tensors with one number for each row of [M, K]."""
     return [x[0].new_empty(x[0].shape[0]) for _ in range(count)]

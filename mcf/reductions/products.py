@@ -1,4 +1,4 @@
-"""The matrix product on components, with torch.matmul's rules for shapes."""
+"""The matrix product of components, with the shape rules of `torch.matmul`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from mcf.reductions.opaque_reductions import operator
 from mcf.reductions.rows import check_same
 from mcf.reductions.small_products import small_products
 
-# Products with fewer columns run transposed where there are more rows: loops run over columns.
+# Products with fewer columns are computed transposed if they have more rows: loops run over
+# columns.
 NARROW = 16
 
 
 def matmul(
     x: Components, y: Components, terms: int | None = None, *, reproducible: bool = False
 ) -> Components:
-    """x @ y for expansions; shapes and broadcasting are those of `torch.matmul`.
+    """Return x @ y for expansions; shapes and broadcasting are those of `torch.matmul`.
 
-    Each result is a fold over the inner dimension in a fixed order (`mcf.kernels.fold`), so that an
+    Each result is a fold over the inner dimension in a fixed order (`mcf.kernels.fold`). So an
     element has the same bits on every executor, whatever the other rows, columns and batches are.
 
     Args:
         x: components [..., m, k] or [k], 1 to 4 of one dtype.
-        y: components [..., k, n] or [k], of the same dtype; where both have more than one
-            component and not as many, the shorter is padded with zeros.
+        y: components [..., k, n] or [k], of the same dtype; if both have more than one component
+            and
+            the counts differ, the shorter is padded with zeros.
         terms: components of the result; None for the most that an argument has.
         reproducible: round the exact products once (`mcf.reductions.modular`).
 
@@ -82,15 +84,15 @@ def _matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tenso
 
 
 def _products(x: Components, y: Components, terms: int) -> Components:
-    """The products [..., m, n]."""
+    """Return the products [..., m, n]."""
     x, y = paired(x, y, terms)
     rows, columns = x[0].shape[-2], y[0].shape[-1]
     if columns < NARROW and rows > columns:
-        # Terms are commutative, bit for bit.
+        # Products of two components commute bit for bit, so transposing is safe.
         turned = _products(tuple(c.mT for c in y), tuple(c.mT for c in x), terms)
         return tuple(c.mT.contiguous() for c in turned)
     if y[0].dim() == 2 and x[0].dim() > 2:
-        # One right matrix for all batches: one tall product.
+        # One right matrix for all batches: compute one tall product.
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
         return _unfold(_products(tall, y, terms), x[0].shape[:-1])
     batch = _batch(x, y)
@@ -99,7 +101,7 @@ def _products(x: Components, y: Components, terms: int) -> Components:
 
 
 def _nearest(x: Components, y: Components, terms: int) -> Components:
-    """The nearest expansions to the products."""
+    """Return the nearest expansions to the products."""
     if y[0].dim() == 2 and x[0].dim() > 2:
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
         return tuple(c.reshape(*x[0].shape[:-1], c.shape[-1]) for c in _nearest(tall, y, terms))
@@ -109,7 +111,7 @@ def _nearest(x: Components, y: Components, terms: int) -> Components:
 
 
 def _batch(x: Components, y: Components) -> tuple[int, ...]:
-    """The batch dimensions of the result."""
+    """Return the batch dimensions of the result."""
     batch = x[0].shape[:-2]
     if batch == y[0].shape[:-2]:
         return batch
@@ -122,12 +124,12 @@ def _batch(x: Components, y: Components) -> tuple[int, ...]:
 
 
 def _unfold(x: Sequence[Tensor], shape: tuple[int, ...]) -> Components:
-    """The first dimension as several, or none."""
+    """Reshape the first dimension to several, or none."""
     return tuple(c.reshape(*shape, *c.shape[1:]) for c in x)
 
 
 def _flat(x: Components, batch: tuple[int, ...]) -> list[Tensor]:
-    """Components as contiguous [batch, rows, columns]."""
+    """Return components as contiguous [batch, rows, columns]."""
     size = math.prod(batch)
     if x[0].shape[:-2] == batch and all(c.is_contiguous() for c in x):
         return [c.view(size, *c.shape[-2:]) for c in x]

@@ -1,4 +1,4 @@
-"""The dimensions that a reduction removes, brought to the end as one."""
+"""Move the dimensions that a reduction removes to the end, as one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from mcf.kernels.components import Components as Components
 
 Dim = int | Sequence[int] | None
 
-# Elements of which executors may have loops over rows that lie side by side.
+# Smallest number of elements for which executors may have loops over interleaved rows.
 _MANY = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What is reduced: [outer, length] views or copies of components of one shape.
+    """The rows of a reduction: [outer, length] views or copies of components of one shape.
 
     Args:
         shape: of the tensor.
-        dims: the dimensions that go, sorted.
+        dims: the reduced dimensions, sorted.
     """
 
     shape: tuple[int, ...]
@@ -31,11 +31,11 @@ class Rows:
 
     @classmethod
     def of(cls, shape: Sequence[int], dim: Dim) -> Rows:
-        """The rows of a shape; as in torch, None and () mean every dimension.
+        """Return the rows of a shape; as in PyTorch, None and () mean every dimension.
 
         Raises:
             IndexError: for a dimension that the tensor does not have.
-            RuntimeError: for one that is named twice.
+            RuntimeError: for a dimension that is named twice.
         """
         n = len(shape)
         given = (dim,) if isinstance(dim, int) else tuple(dim or range(n))
@@ -54,16 +54,16 @@ class Rows:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The dimensions that stay."""
+        """The dimensions that are not reduced."""
         return tuple(d for d in range(len(self.shape)) if d not in self.dims)
 
     @property
     def length(self) -> int:
-        """How many elements become one."""
+        """The number of elements that are reduced to one."""
         return math.prod([self.shape[d] for d in self.dims])
 
     def beside(self, x: Components) -> int:
-        """How far apart neighbours of many rows are that need not be turned; 1 where they must."""
+        """Return the stride between a row's elements if rows can be folded in place, else 1."""
         if not self.dims or x[0].numel() < _MANY or not all(c.is_contiguous() for c in x):
             return 1
         first, last = self.dims[0], self.dims[-1]
@@ -72,7 +72,7 @@ class Rows:
         return math.prod(self.shape[last + 1 :])
 
     def gather(self, x: Components) -> list[Tensor]:
-        """Each component as a contiguous [outer, length] tensor."""
+        """Return each component as a contiguous [outer, length] tensor."""
         order = (*self.kept, *self.dims)
         outer = math.prod([self.shape[d] for d in self.kept])
         if order == tuple(range(len(order))) and all(c.is_contiguous() for c in x):
@@ -80,13 +80,13 @@ class Rows:
         return [c.permute(order).reshape(outer, self.length).contiguous() for c in x]
 
     def result_shape(self, keepdim: bool) -> tuple[int, ...]:
-        """The shape of the result."""
+        """Return the shape of the result."""
         if keepdim:
             return tuple(1 if d in self.dims else s for d, s in enumerate(self.shape))
         return tuple(self.shape[d] for d in self.kept)
 
     def spread(self, x: Tensor) -> Tensor:
-        """A result [outer] as a view that broadcasts against the tensor."""
+        """Return a result [outer] as a view that broadcasts against the tensor."""
         return x.reshape(self.result_shape(True))
 
 

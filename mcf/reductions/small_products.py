@@ -1,6 +1,6 @@
-"""Matrix products of few float64 numbers, prepared once for operands of a kind.
+"""Matrix products of small float64 matrices, prepared once per signature.
 
-They are the fold and the settling of `mcf.reductions.folds`, one after the other in one call.
+They are the fold and the finalization of `mcf.reductions.folds`, in one native call.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mcf.kernels.formats import FP64
 from mcf.kernels.operators import settle_kernel
 from mcf.kernels.program import Launch, Program
 
-# Of more elements the way to the loop takes less than the loop.
+# For larger matrices the overhead that this saves is smaller than the loop itself.
 _FEW = 4096
 
 
 def small_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> list[Tensor] | None:
-    """Products of contiguous [B, M, K] and [B, K, N] as `terms` components [B, M, N], or None."""
+    """Return products of contiguous [B, M, K] and [B, K, N] as `terms` components, or None."""
     first, second = x[0], y[0]
     if first.dtype is not torch.float64 or not visible(first):
         return None
@@ -48,7 +48,7 @@ def small_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> list
 def _program(
     executor: str, left: int, right: int, terms: int, shape: tuple[int, int, int, int]
 ) -> Program | None:
-    """The program of the addresses of both operands and the result, or None without one."""
+    """Return a program on the addresses of both operands and the result; None if unsupported."""
     spec = product_fold(FP64, left, right, terms)
     cpu = torch.device("cpu")
     call = registry.prepare_product(spec, shape, cpu)
@@ -59,7 +59,7 @@ def _program(
         return None
     read = left + right
     given = read + terms
-    # What nobody asks for goes to room that nobody reads.
+    # Surplus components are written to workspaces that nothing reads.
     rest = [*range(given, given + state - terms)]
     partial = [*range(given + state - terms, given + 2 * state - terms)]
     steps = [

@@ -1,4 +1,4 @@
-"""What sums, dot products, norms, moments, matrix products and polynomials guarantee.
+"""Error bounds of sums, dot products, norms, moments, matrix products and polynomials.
 
 With t the exact result on the given components, a result r of `count` elements satisfies
 
@@ -29,18 +29,18 @@ _GLL = "Graillat, Langlois, Louvet 2009, doi:10.1007/BF03186531"
 
 
 def _wide(operation: str, state: int, register: Format, float_second: bool = False) -> Fraction:
-    """The bound of an operation on expansions of `state` components in registers."""
+    """Return the bound of an operation on expansions of `state` components in registers."""
     assert register.dtype is not None
     return expansion_bound(operation, state, float_second=float_second).relative(register.dtype)
 
 
 def _quotient(fmt: Format, terms: int, register: Format) -> Fraction:
-    """Of a division by a number, which float32 registers may need three components for."""
+    """Return the bound of a division by a number, which may have three float32 components."""
     state = state_for(fmt, terms, register)
     own = _wide("div", state, register, float_second=True)
     if register == FP64:
         return own
-    # The last component of three is dropped where two are wanted.
+    # The last component of three is dropped if two are wanted.
     dropped = 2 * register.u**state if state < 3 else Fraction(0)
     longest = _wide("div", max(3, state), register) + dropped
     return max(own, _wide("div", state, register), longest)
@@ -65,7 +65,7 @@ def _mean(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
 
 
 def _rooted(x: Fraction) -> Fraction:
-    """At least |sqrt(1 + d) - 1| for all |d| <= x <= 1."""
+    """Return a bound of |sqrt(1 + d) - 1| for all |d| <= x <= 1."""
     return x / 2 + x * x / 2
 
 
@@ -82,11 +82,12 @@ def _norm(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
 
 
 def _var_registers(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
-    """Of V = sum (x - m)**2 / (count - correction), with T = sum x**2 / (count - correction).
+    """Return the bound of V = sum (x - m)**2 / (count - correction), in registers.
 
-    The computed mean is off by d <= e sum |x| / count, which adds count d**2 <= e**2 sum x**2 to
-    the sum of squares, and nothing of first order: sum (x - m) = 0. With an error of w |x| in the
-    conversion from narrower formats (x - m + w x)**2 <= (1 + k) (x - m)**2 + (1 + 1/k) (w x)**2.
+    T = sum x**2 / (count - correction). The computed mean has an error d <= e sum |x| / count. This
+    adds count d**2 <= e**2 sum x**2 to the sum of squares, and nothing of first order: sum (x - m)
+    = 0. With an error of w |x| in the conversion from narrower formats, (x - m + w x)**2 <= (1 + k)
+    (x - m)**2 + (1 + 1/k) (w x)**2.
     """
     w = _conversion(fmt, terms, register)
     e, factor = _mean_error(fmt, terms, count, register), _gap_factor(fmt, terms, count, register)
@@ -97,7 +98,7 @@ def _var_registers(fmt: Format, terms: int, count: int, register: Format) -> Fol
 
 
 def _conversion(fmt: Format, terms: int, register: Format) -> Fraction:
-    """The error of conversion into registers: where there are gaps between narrow components."""
+    """Return the error of conversion into registers, which gaps between narrow components cause."""
     return Fraction(0) if fmt == register else register.u ** state_for(fmt, terms, register)
 
 
@@ -107,7 +108,7 @@ def _mean_error(fmt: Format, terms: int, count: int, register: Format) -> Fracti
 
 
 def _gap_factor(fmt: Format, terms: int, count: int, register: Format) -> Fraction:
-    """One and the relative error of the sum of squared gaps."""
+    """Return one plus the relative error of the sum of squared deviations."""
     state = state_for(fmt, terms, register)
     squares = register_bound(register, state, count, LANES, register).absolute
     if register == FP32:
@@ -120,7 +121,7 @@ def _var(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
 
 
 def _std(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
-    """With T the root of that of the variance: errors of mean and elements add up as lengths do."""
+    """Return the bound of the deviation, T the root of the variance's; errors add as norms do."""
     state = state_for(fmt, terms, register)
     factor = _gap_factor(fmt, terms, count, register) * (1 + _quotient(fmt, terms, register))
     factor *= 1 + _wide("sqrt", state, register)
@@ -149,7 +150,7 @@ def _polyval(fmt: Format, terms: int, count: int, register: Format) -> FoldBound
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row.
+    """One row of the table.
 
     Args:
         operation: its name.
@@ -172,18 +173,18 @@ class Row:
     wide: int = 4
 
     def bound(self, fmt: Format, terms: int, count: int, register: Format = FP64) -> FoldBound:
-        """The bound; components of float64 have registers of that under every choice."""
+        """Return the bound; float64 components always have float64 registers."""
         return self.of(fmt, terms, count, FP64 if fmt == FP64 else register)
 
     def proven(self, fmt: Format, terms: int, register: Format = FP64) -> bool:
-        """Whether every step has a proof: those on two registers, and Horner's rule."""
+        """Return whether every step has a proof: those on two registers, and Horner's rule."""
         register = FP64 if fmt == FP64 else register
         if terms <= self.wide:
             return state_for(fmt, terms, register) <= 2
         return all(expansion_bound(name, terms).proven for name in ("mul", "add"))
 
     def requires(self, fmt: Format, terms: int, register: Format = FP64) -> str:
-        """What `underflow` leaves out, in words."""
+        """Return the preconditions that `underflow` does not cover, in words."""
         register = FP64 if fmt == FP64 else register
         within = 2 * (fmt.emax + fmt.p) <= register.emax
         if terms <= self.wide and (within or self.lost is not underflow.nothing):
@@ -193,7 +194,7 @@ class Row:
         return "no product is below the range of its error: each is 0 or at least 2**(emin + p - 1)"
 
     def underflow(self, fmt: Format, terms: int, count: int, register: Format = FP64) -> Fraction:
-        """What the end of the range costs besides: the absolute part of the bound."""
+        """Return the absolute part of the bound, due to underflow."""
         register = FP64 if fmt == FP64 else register
         if terms > self.wide:
             return Fraction(0)
@@ -255,7 +256,7 @@ ROWS = {
 
 
 def markdown() -> str:
-    """The table as `docs/numerics.md` shows it."""
+    """Return the table in Markdown, as shown in `docs/numerics.md`."""
     lines = ["| operation | T | error at most, to first order | algorithm |", "|---|---|---|---|"]
     for row in ROWS.values():
         size, formula = (s.replace("|", "\\|") for s in (row.size, row.formula))

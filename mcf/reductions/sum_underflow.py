@@ -1,4 +1,4 @@
-"""What underflow costs sums of products, norms and moments."""
+"""Errors due to underflow in sums of products, norms and moments."""
 
 from __future__ import annotations
 
@@ -8,59 +8,60 @@ from mcf.kernels.formats import FP32, FP64, Format
 
 
 def scaled_products(state: int, count: int) -> Fraction:
-    """What products lose to underflow in float32, relative to a sum of squares.
+    """Return the underflow error of products in float32, relative to a sum of squares.
 
-    The largest number is at least 1/2 and its square 1/4. Scaling loses half of eta of each
-    component of a number, 2 s eta of its square.
+    The largest number is at least 1/2 and its square 1/4. Scaling loses half of eta from each
+    component of a number, and 2 s eta from its square.
     """
     return 4 * (count * (state**2 + 2 * state)) * FP32.min_subnormal
 
 
 def scaled_underflow(state: int, count: int) -> Fraction:
-    """What underflow costs a standard deviation whose rows are scaled, relative to T.
+    """Return the underflow error of a standard deviation with scaled rows, relative to T.
 
-    With the largest element at least 1/2, T >= 1 / (2 sqrt(count - correction)). Products leave
-    the sum of squares off by count state**2 eta / 2 at most, the quotient its value v by
-    state eta, and |sqrt(v + d) - sqrt(v)| <= sqrt(|d|): in all below 4 sqrt(count) state 2**-537
-    of T. The root's own part, 20 eta (1 + 1/t) with t >= 2**-537, is below 40 sqrt(count) 2**-537
-    of T; elements that scaling takes below the range and the mean err by multiples of eta.
+    With the largest element at least 1/2, T >= 1 / (2 sqrt(count - correction)). Products give the
+    sum of squares an error of at most count state**2 eta / 2, and the quotient gives its value v
+    state eta. As
+    |sqrt(v + d) - sqrt(v)| <= sqrt(|d|), the total is below 4 sqrt(count) state 2**-537 of T. The
+    root's own part, 20 eta (1 + 1/t) with t >= 2**-537, is below 40 sqrt(count) 2**-537 of T.
+    Elements scaled below the range, and the mean, have errors of multiples of eta.
     """
     return count * state * Fraction(1, 2**530)
 
 
-# What underflow costs where components have the registers' format: of a number of registers and of
-# elements.
+# Underflow errors if components have the registers' format, by numbers of registers and elements.
 
 
 def nothing(state: int, count: int, register: Format) -> Fraction:
-    """Sums are exact below the normal range."""
+    """Return 0: sums are exact below the normal range."""
     return Fraction(0)
 
 
 def last_places(state: int, count: int, register: Format) -> Fraction:
-    """A quotient, or a product with a power of two: half a unit for each component, and as much."""
+    """Return the error of a quotient or a scaling: half a unit per component, and as much again."""
     return state * register.min_subnormal
 
 
 def products(state: int, count: int, register: Format) -> Fraction:
-    """At most state**2 products or their errors a term, each off by half a unit.
+    """Return the error of at most state**2 products or their errors per term, half a unit each.
 
-    The other half is for what follows: relative errors of these, and a variance's quotient.
+    The other half covers what follows: relative errors of these, and a variance's quotient.
     """
     return count * state**2 * register.min_subnormal
 
 
 def variances(state: int, count: int, register: Format) -> Fraction:
-    """As products, or in float32 registers as deviations: gaps are scaled there."""
+    """Return the error of a variance; deviations are scaled in float32 registers only."""
     if register == FP64:
         return products(state, count, register)
     return 4 * state * register.min_subnormal
 
 
 def deviations(state: int, count: int, register: Format) -> Fraction:
-    """In float32 registers gaps are scaled before they are squared, and the mean's quotient counts.
+    """Return the error of a standard deviation; deviations are scaled in float32 registers.
 
-    That is off by state eta, and a deviation by as much as the mean is.
+    There the mean's quotient counts: it has an error of state eta, and a deviation as much as the
+    mean.
     """
     if register == FP64:
         return last_places(state, count, register)

@@ -1,8 +1,8 @@
-"""Sums, dot products and means on components.
+"""Sums, dot products and means of components.
 
 Without `reproducible` a sum is a fold in a fixed order (`mcf.kernels.fold`), accurate to u**terms
-times the sum of absolute values. With it, it is exact and rounded once (`mcf.reductions.exact`):
-the elements may come in any order. Either way the bits are those of any executor and any number of
+times the sum of absolute values. With it, it is exact and rounded once (`mcf.reductions.exact`), in
+any order of the elements. Either way the bits do not depend on the executor or the number of
 threads. Components narrower than float64 are added up in expansions of the registers' format
 (`mcf.set_registers`) and rounded once at the end.
 """
@@ -36,7 +36,7 @@ def _shaped(x: Components, rows: Rows, keepdim: bool) -> Components:
 
 
 def _count(number: float, like: Tensor) -> Components:
-    """A number in registers, exactly."""
+    """Return a number in registers, exactly."""
     register = register_of(like)
     parts = components_of(number, register, 1 if register != FP32 else 3)
     while len(parts) > 1 and parts[-1] == 0:
@@ -45,7 +45,7 @@ def _count(number: float, like: Tensor) -> Components:
 
 
 def _divided(x: Components, number: float, like: Tensor) -> Components:
-    """Expansions over a number, with as many components."""
+    """Return expansions over a number, with as many components."""
     return operations.div(x, _count(number, like))[: len(x)]
 
 
@@ -57,7 +57,7 @@ def sum(
     terms: int | None = None,
     reproducible: bool = False,
 ) -> Components:
-    """The sum over dimensions, as `terms` components (those of x by default)."""
+    """Return the sum over dimensions, as `terms` components (those of x by default)."""
     format_of(x[0].dtype, "sum: x")
     count = terms or len(x)
     rows = Rows.of(x[0].shape, dim)
@@ -72,7 +72,7 @@ def sum(
 
 
 def _row(x: list[Tensor], *others: object) -> list[Tensor]:
-    """What an operator on rows returns whose last argument is a number of components."""
+    """Return fake results of an operator on rows; its last argument is the number of components."""
     terms = others[-1]
     assert isinstance(terms, int)
     return one_each(x, terms)
@@ -100,7 +100,7 @@ def _row_products(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
 def dot(
     x: Components, y: Components, *, terms: int | None = None, reproducible: bool = False
 ) -> Components:
-    """The dot product of two vectors, as `terms` components (the most of x and y by default)."""
+    """Return the dot product of two vectors; `terms` is by default the larger count of x and y."""
     check_same("dot", x=x[0], y=y[0])
     format_of(x[0].dtype, "dot: x")
     if x[0].dim() != 1 or y[0].shape != x[0].shape:
@@ -119,7 +119,7 @@ def dot(
 
 
 def _wide_sum(given: list[Tensor], terms: int, reproducible: bool) -> Components:
-    """Sums of rows as expansions in registers."""
+    """Return the sums of rows as expansions in registers."""
     if not reproducible:
         return row_sums(given, terms)
     dtype = register_of(given[0]).dtype
@@ -129,7 +129,7 @@ def _wide_sum(given: list[Tensor], terms: int, reproducible: bool) -> Components
 def mean(
     x: Components, dim: Dim = None, keepdim: bool = False, *, reproducible: bool = False
 ) -> Components:
-    """The sum over dimensions divided by the number of elements; NaN for none."""
+    """Return the mean over dimensions; NaN for no elements."""
     format_of(x[0].dtype, "mean: x")
     rows = Rows.of(x[0].shape, dim)
     inner = 1 if reproducible else rows.beside(x)

@@ -204,12 +204,12 @@ def test_out(executor: str, function: Callable[..., Tensor]) -> None:
     ("out", "error", "message"),
     [
         ((torch.ones(2, dtype=torch.bool),), TypeError, "out must be a bool tensor, got tuple"),
-        (torch.ones(2), TypeError, "out has dtype torch.float32; allowed is torch.bool"),
-        (torch.ones(3, dtype=torch.bool), ValueError, r"out has shape \[3\]; allowed is \[2\]"),
+        (torch.ones(2), TypeError, "out must have dtype torch.bool, got torch.float32"),
+        (torch.ones(3, dtype=torch.bool), ValueError, r"out must have shape \[2\], got \[3\]"),
         (
             torch.ones(2, dtype=torch.bool).to_sparse(),
             TypeError,
-            "out has layout torch.sparse_coo; allowed is torch.strided",
+            "out must have layout torch.strided, got torch.sparse_coo",
         ),
         (torch.ones(2, dtype=torch.bool, device="meta"), TypeError, "out has device meta"),
     ],

@@ -45,5 +45,5 @@ def test_toy_out_of_range(arguments: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.bool, torch.float8_e4m3fn])
 def test_other_dtypes_are_refused_by_name(dtype: torch.dtype) -> None:
-    with pytest.raises(TypeError, match=r"weights has dtype .* allowed are torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"weights has dtype .* expected one of torch.bfloat16"):
         format_of(dtype, "weights")

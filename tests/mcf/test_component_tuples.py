@@ -80,7 +80,9 @@ def test_a_plain_tensor_beside_a_tuple_is_one_component() -> None:
 )
 def test_tuples_beside_expansion_tensors_are_refused(call: Callable[..., Any]) -> None:
     x = mcf.tensor([1.0])
-    with pytest.raises(TypeError, match=r"tuple of components stands beside an mcf.MCFTensor"):
+    with pytest.raises(
+        TypeError, match=r"cannot combine a tuple of components with an mcf.MCFTensor"
+    ):
         call(x, x.components)
 
 

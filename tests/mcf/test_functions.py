@@ -140,7 +140,7 @@ def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     allowed = "torch.bfloat16, torch.float16, torch.float32, torch.float64"
     with pytest.raises(TypeError) as caught:
         call(name, lambda _: torch.ones(2).to(dtype))
-    assert str(caught.value) == f"{name}: {first} has dtype {dtype}; allowed are {allowed}"
+    assert str(caught.value) == f"{name}: {first} has dtype {dtype}; expected one of {allowed}"
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_refusals(arguments: tuple[Any, ...], error: type[Exception], message: s
 
 
 def test_refuses_a_tuple_beside_an_expansion() -> None:
-    with pytest.raises(TypeError, match="pow: a tuple of components stands beside"):
+    with pytest.raises(TypeError, match="pow: cannot combine a tuple of components with"):
         mcf.pow(mcf.ones(2), (torch.ones(2),))
 
 

@@ -1,4 +1,4 @@
-"""The elementwise kernels of products by residues; `mcf.kernels.algorithms` has the formulas."""
+"""Elementwise kernels of products by residues; `mcf.kernels.algorithms` has the formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import FP32, FP64, INT8, INT32, Format
 
-# Moduli of a kernel: so many that limbs and digits are read seldom, so few that it compiles fast.
+# Moduli per kernel: enough to read limbs and digits rarely, few enough to compile fast.
 GROUP = 8
 
 
@@ -25,9 +25,10 @@ def _kernel(
     scalars: Sequence[str] = (),
     formats: Mapping[str, Format] | None = None,
 ) -> Elementwise:
-    """A kernel whose fields are the results and the parameters that are no scalars.
+    """Return a kernel whose fields are the results and the non-scalar parameters.
 
-    Parameters are float64 where `formats` has no other; results of the name of one replace it.
+    Parameters are float64 unless `formats` has another format; a result replaces the parameter of
+    the same name.
     """
     known, written = formats or {}, [r for r, _ in results]
     names = [p for p in parameters(function) if p not in scalars]
@@ -49,14 +50,14 @@ def _kernel(
 
 @functools.cache
 def limbs(terms: int, count: int, width: int) -> Elementwise:
-    """Components and an exponent to limbs and a rest."""
+    """Return the kernel from components and an exponent to limbs and a rest."""
     results = [*((f"l{k}", FP64) for k in range(count)), ("rest", FP64)]
     return _kernel("limbs", residue_steps.limbs(terms, count, width), results)
 
 
 @functools.cache
 def residues(count: int, digits: int) -> Elementwise:
-    """Limbs to the residues of GROUP moduli."""
+    """Return the kernel from limbs to the residues of GROUP moduli."""
     function = residue_steps.residues(count, GROUP, digits)
     results = [(f"{name}{g}", INT8) for name in "rs"[:digits] for g in range(GROUP)]
     scalars = parameters(function)[count:]
@@ -65,7 +66,7 @@ def residues(count: int, digits: int) -> Elementwise:
 
 @functools.cache
 def gathered(count: int, digits: int) -> Elementwise:
-    """Sums of products of residues of GROUP moduli, added to digits."""
+    """Return the kernel that adds sums of products of residues of GROUP moduli to digits."""
     function = residue_steps.gathered(count, GROUP, digits)
     results = [*(f"g{k}" for k in range(count)), "f"]
     given = GROUP * digits
@@ -78,12 +79,12 @@ def gathered(count: int, digits: int) -> Elementwise:
 
 @functools.cache
 def rounded(fmt: Format, count: int, width: int, terms: int) -> Elementwise:
-    """Digits to components, and 1 where they are certain."""
+    """Return the kernel from digits to components, and 1 where these are certain."""
     if fmt == FP64:
         function = residue_steps.rounded_wide(count, width, terms)
     else:
         function = residue_steps.rounded_narrow(count, width, terms, fmt.p, fmt.emin, fmt.emax)
-    # Numbers of 16 bits are numbers of float32.
+    # Numbers of 16 bits are kept as float32.
     kept = FP64 if fmt == FP64 else FP32
     results = [*((f"x{k}", kept) for k in range(terms)), ("ok", INT8)]
     scalars = tuple(f"m{k}" for k in range(count))

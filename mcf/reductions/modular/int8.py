@@ -1,7 +1,7 @@
-"""Exact products of matrices of int8: on units for integers, or in floating point.
+"""Exact products of int8 matrices: on integer units, or in floating point.
 
-Every sum on the way is an integer that the arithmetic holds, so that neither the order of additions
-nor what computes them changes a bit.
+Every intermediate sum is an integer that the arithmetic can represent, so neither the order of
+additions nor the hardware changes a bit.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import functools
 import torch
 from torch import Tensor
 
-# With |a b| <= 2**14: sums of 2**30, and up to 2**24.
+# Since |a b| <= 2**14, this many products fit an int32 (2**30) and a float32 (2**24) accumulator.
 INTEGERS, FLOATS = 1 << 16, 1 << 10
 
 
 def product(a: Tensor, b: Tensor, out: Tensor, modulus: int) -> None:
-    """Put a @ b, or what equals it modulo `modulus` <= 2**16, into int32 `out`.
+    """Store a @ b, or a value congruent to it modulo `modulus` <= 2**16, in int32 `out`.
 
-    Of contiguous int8 [m, k] and [k, n] with m, k, n > 0.
+    a and b are contiguous int8 [m, k] and [k, n] with m, k, n > 0.
     """
     inner = a.shape[1]
     if _units(a.device):
@@ -50,7 +50,7 @@ def _on_units(a: Tensor, b: Tensor, out: Tensor) -> None:
     if a.device.type == "cpu":
         torch._int_mm(a, b, out=out)
         return
-    # cuBLAS wants more than 16 rows, and inner dimension and columns to be multiples of 8.
+    # cuBLAS requires more than 16 rows, and an inner dimension and columns that are multiples of 8.
     out.copy_(_padded(a, b))
 
 
@@ -63,7 +63,7 @@ def _padded(a: Tensor, b: Tensor) -> Tensor:
 
 @functools.cache
 def _units(device: torch.device) -> bool:
-    """Whether the device multiplies int8 exactly and fast: tried on the largest numbers.
+    """Return whether the device multiplies int8 exactly and fast, tested on the largest numbers.
 
     Processors without VNNI add pairs of products in 16 bits, which saturate.
     """

@@ -1,4 +1,4 @@
-"""Matrices as integers: each row of the left, each column of the right times a power of two."""
+"""Convert matrices to integers: scale each row of the left and each column of the right."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 from mcf.reductions.modular import declarations
 from mcf.reductions.modular.moduli import Plan, batches
 
-# Elements whose residues are made at a time, so that what lies between stays in the cache.
+# Elements whose residues are computed at a time, so that intermediate results stay in the cache.
 CHUNK = 1 << 16
-# What rounding errors of float64 sums may add, generously.
+# A generous factor for the rounding errors of float64 sums.
 UP = 1 + 2.0**-20
 
 
@@ -25,7 +25,7 @@ class Integers:
             squares.
         unit: the exponent of each row or column, int64.
         size: at least the sum of |c| 2**-unit along it.
-        dropped: at least the largest |c| 2**-unit less its integer in it; 0 where all is kept.
+        dropped: at least the largest rounding error to an integer in it; 0 if there is none.
     """
 
     planes: Tensor
@@ -35,7 +35,7 @@ class Integers:
 
 
 def _times_power(x: Tensor, exponent: Tensor) -> Tensor:
-    """x 2**exponent for |exponent| <= 2044."""
+    """Return x 2**exponent for |exponent| <= 2044."""
     half = exponent >> 1
     return x * _power(half) * _power(exponent - half)
 
@@ -45,7 +45,7 @@ def _power(exponent: Tensor) -> Tensor:
 
 
 def integers(x: list[Tensor], dim: int, plan: Plan) -> Integers:
-    """The integers of a matrix of finite float64 components, scaled along a dimension.
+    """Convert a matrix of finite float64 components to integers, scaled along a dimension.
 
     Args:
         x: components, contiguous [rows, columns].
@@ -55,8 +55,8 @@ def integers(x: list[Tensor], dim: int, plan: Plan) -> Integers:
     shape = x[0].shape
     largest = torch.stack([c.abs().amax(dim, keepdim=True) for c in x]).amax(0)
     exponent = torch.frexp(largest)[1].long()
-    # Of numbers up to 1 and, in expansions, somewhat more: nothing overflows, nothing that counts
-    # underflows.
+    # Numbers are at most 1 (slightly more for expansions): nothing overflows, and nothing that
+    # matters underflows.
     size = sum(
         (_times_power(c, -exponent).abs() for c in x[1:]), _times_power(x[0], -exponent).abs()
     )
@@ -73,14 +73,14 @@ def integers(x: list[Tensor], dim: int, plan: Plan) -> Integers:
 
 
 def _residues(x: list[Tensor], shift: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Planes of the residues of integers, and what rounding to them left."""
+    """Return planes of residues of the integers, and the errors of rounding to integers."""
     count, device = shift.numel(), shift.device
     moduli, squares = len(plan.moduli), len(plan.squares)
     planes = torch.empty(moduli + squares, count, dtype=torch.int8, device=device)
     size = min(count, CHUNK)
     rest = torch.empty_like(shift)
     limbs = torch.empty(plan.limbs, size, dtype=torch.float64, device=device)
-    # Where the moduli that fill up a batch go.
+    # Outputs of the padding moduli that fill up a batch.
     spare = torch.empty(2 * declarations.GROUP, size, dtype=torch.int8, device=device)
     cut = declarations.limbs(len(x), plan.limbs, plan.limb)
     for start in range(0, count, CHUNK):

@@ -1,4 +1,4 @@
-"""Which moduli a product needs, and the constants that lead to residues and back.
+"""Choose the moduli of a product, and the constants to convert to residues and back.
 
 With pairwise coprime moduli m_t and M their product, an integer |X| < M / 2 is known from its
 residues: with y_t = (X (M / m_t)^-1 mod m_t), X = sum y_t (M / m_t) - Q M, Q the integer nearest to
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from mcf.kernels.formats import Format
 
-# What is kept beyond the bits of a result: one element in about 2**GUARD is computed again.
+# Bits kept beyond those of a result: about one element in 2**GUARD is recomputed.
 GUARD = 24
 
 
 @functools.cache
 def bases() -> tuple[int, ...]:
-    """The largest pairwise coprime numbers up to 256, each the largest that is left: 49 of them."""
+    """Return the 49 largest pairwise coprime numbers up to 256, chosen greedily."""
     found: list[int] = []
     for s in range(256, 1, -1):
         if s >= 29 and all(math.gcd(s, other) == 1 for other in found):
@@ -47,12 +47,12 @@ class Plan:
 
     @functools.cached_property
     def moduli(self) -> tuple[int, ...]:
-        """Squares first."""
+        """The moduli, squares first."""
         return (*(s * s for s in self.squares), *self.plain)
 
     @functools.cached_property
     def product(self) -> int:
-        """M."""
+        """M, the product of the moduli."""
         return math.prod(self.moduli)
 
     @functools.cached_property
@@ -62,53 +62,53 @@ class Plan:
 
     @functools.cached_property
     def limb(self) -> int:
-        """Bits of a limb: so many that the sum of limbs times residues is below 2**48."""
+        """Bits of a limb, such that the sum of limbs times residues is below 2**48."""
         return 28 if self.squares else 37
 
     @functools.cached_property
     def limbs(self) -> int:
-        """How many limbs hold an integer of P bits and a sign."""
+        """The number of limbs that hold an integer of P bits and a sign."""
         return -(-(self.bits + 2) // self.limb)
 
     @functools.cached_property
     def width(self) -> int:
-        """Bits of a digit of X: so many that the sum of y_t times digits is exact in float64."""
+        """Bits of a digit of X, such that the sum of y_t times digits is exact in float64."""
         return 32 if self.squares else 40
 
     @functools.cached_property
     def digits(self) -> int:
-        """How many digits M has."""
+        """The number of digits of M."""
         return -(-self.product.bit_length() // self.width)
 
     def split(self, x: int) -> list[float]:
-        """The digits of x >= 0, the lowest first."""
+        """Return the digits of x >= 0, lowest first."""
         mask = (1 << self.width) - 1
         return [float(x >> (self.width * k) & mask) for k in range(self.digits)]
 
 
 def centred(x: int, m: int) -> int:
-    """The number of the residue class of x in [-m / 2, m / 2)."""
+    """Return the representative of x modulo m in [-m / 2, m / 2)."""
     return (x + m // 2) % m - m // 2
 
 
 @functools.cache
 def plan_for(fmt: Format, terms: int, inner: int) -> Plan:
-    """The moduli for a result of `terms` components and inner dimensions up to `inner`.
+    """Return the moduli for a result of `terms` components and inner dimensions up to `inner`.
 
-    What is cut off errs by about inner * 2**-P of a result of usual size, which has p * terms +
-    terms bits.
+    Truncation has an error of about inner * 2**-P relative to a typical result, which has p * terms
+    + terms bits.
     """
-    # In steps, so that few kernels serve all sizes.
+    # Round up in steps, so that one kernel serves many sizes.
     grown = -(-max(10, (max(inner, 1) - 1).bit_length()) // 5) * 5
     return plan_of_bits(fmt.p * terms + terms + grown + GUARD)
 
 
 @functools.cache
 def plan_of_bits(bits: int) -> Plan:
-    """The fewest moduli whose P is at least `bits`; at most 339.
+    """Return the fewest moduli whose P is at least `bits`; at most 339.
 
-    A base of its own brings at least 29 < 2**5 for one product of matrices, a square 2**8 more for
-    two: squares come after all bases.
+    A further base contributes at least 29 < 2**5 for one matrix product, a square 2**8 for two
+    products. So squares come after all bases.
     """
     for count in range(1, len(bases()) + 1):
         plan = Plan((), bases()[:count])
@@ -123,10 +123,10 @@ def plan_of_bits(bits: int) -> Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Moduli that a kernel takes at once; the last of a kind are filled up with 1.
+    """Moduli that a kernel processes together; the last batch of a kind is padded with moduli of 1.
 
     Args:
-        first: the place of the first in `Plan.moduli`.
+        first: the index of the first in `Plan.moduli`.
         count: how many there are.
         digits: 2 for squares, else 1.
         down: the scalars of `residues`.
@@ -142,7 +142,7 @@ class Batch:
 
 @functools.cache
 def batches(plan: Plan, size: int) -> tuple[Batch, ...]:
-    """The moduli in batches of a size."""
+    """Return the moduli in batches of a size."""
     squares = len(plan.squares)
     found = []
     for digits, start, stop in ((2, 0, squares), (1, squares, len(plan.moduli))):
@@ -155,7 +155,7 @@ def batches(plan: Plan, size: int) -> tuple[Batch, ...]:
 
 
 def _row(moduli: Sequence[tuple[list[float], list[float]]]) -> Tensor:
-    """The constants of each modulus, then the weights of each."""
+    """Return the constants of all moduli, then the weights of all, as one row."""
     values = [x for constants, _ in moduli for x in constants]
     values += [x for _, weights in moduli for x in weights]
     return torch.tensor([values], dtype=torch.float64, device="cpu")
@@ -165,7 +165,7 @@ Scalars = tuple[list[float], list[float]]
 
 
 def _scalars(plan: Plan, place: int, digits: int) -> tuple[Scalars, Scalars]:
-    """Constants and weights of a modulus on the way to residues and back."""
+    """Return constants and weights of a modulus, for residues and for the way back."""
     if place < 0:
         back = [0.0, -1.0, 1.0] + [1.0, 1.0] * (digits - 1)
         return ([1.0, 1.0], [0.0] * plan.limbs), (back, [0.0] * plan.digits)

@@ -1,4 +1,4 @@
-"""x @ y, each element the nearest expansion to the exact sum of exact products."""
+"""Compute x @ y with each element the nearest expansion to the exact sum of exact products."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mcf.reductions.modular.integer_matrices import integers
 from mcf.reductions.modular.moduli import Plan, plan_for
 from mcf.reductions.modular.tiles import tile
 
-# Bytes of temporary memory that a tile may take, about.
+# Approximate temporary memory of a tile, in bytes.
 WORKSPACE = 1 << 28
-# Numbers that are gathered for exact dot products at a time.
+# Numbers gathered at a time for exact dot products.
 GATHERED = 1 << 20
 
 
 def matmul(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """`exact_matrices` as one operator, which `torch.compile` leaves alone."""
+    """Return `exact_matrices` as one operator, which `torch.compile` does not trace."""
     return tuple(torch.ops.mcf.exact_matrices(list(x), list(y), terms))
 
 
 def exact_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
-    """The nearest expansions of `terms` components to x @ y.
+    """Return the nearest expansions of `terms` components to x @ y.
 
     Args:
         x: components, contiguous [batch, m, k].
@@ -60,7 +60,7 @@ def exact_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]
 
 
 def _tiles(plan: Plan, rows: int, inner: int, columns: int) -> tuple[int, int]:
-    """How many columns and rows a tile has: as many as the workspace takes."""
+    """Return the columns and rows of a tile, as large as the workspace allows."""
     planes = len(plan.moduli) + len(plan.squares)
     down, across = rows, columns
 
@@ -77,7 +77,7 @@ def _tiles(plan: Plan, rows: int, inner: int, columns: int) -> tuple[int, int]:
 
 
 def _finite(x: list[Tensor]) -> list[Tensor]:
-    """Components in float64, with 0 in place of what is not finite."""
+    """Return components in float64, with 0 in place of infinities and NaN."""
     wide = [c.double() for c in x]
     finite = wide[0].isfinite()
     for c in wide[1:]:
@@ -88,7 +88,7 @@ def _finite(x: list[Tensor]) -> list[Tensor]:
 
 
 def _again(out: list[Tensor], x: list[Tensor], y: list[Tensor], where: Tensor, fmt: Format) -> None:
-    """Compute elements of a product anew, in integers as wide as the range of the format."""
+    """Recompute elements of a product, in integers as wide as the range of the format."""
     places = where.nonzero()
     step = max(1, GATHERED // (x[0].shape[1] * len(x)))
     for start in range(0, len(places), step):
@@ -100,12 +100,12 @@ def _again(out: list[Tensor], x: list[Tensor], y: list[Tensor], where: Tensor, f
 
 
 def _special(out: list[Tensor], x: Tensor, y: Tensor) -> None:
-    """Put infinities and NaN where products of x and y have them."""
+    """Write infinities and NaN where products of x and y have them."""
     rows, columns = ~x.isfinite().all(1), ~y.isfinite().all(0)
     if not bool(rows.any() | columns.any()):
         return
 
-    # Sums of as many ones as there are products of a kind: 0 only where there are none.
+    # Count products of each kind as sums of ones: 0 means that there are none.
     def count(a: Tensor, b: Tensor) -> Tensor:
         return a.double() @ b.double()
 

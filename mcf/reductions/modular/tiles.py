@@ -1,4 +1,4 @@
-"""One tile of a product: integers, products of residues, the way back, the rounding test."""
+"""One tile of a product: integers, products of residues, the way back, and the rounding test."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mcf.reductions.modular import declarations, int8
 from mcf.reductions.modular.integer_matrices import UP, Integers
 from mcf.reductions.modular.moduli import Plan, batches
 
-# Elements whose digits are gathered at a time, so that what lies between stays in the cache.
+# Elements whose digits are gathered at a time, so that intermediate results stay in the cache.
 CELLS = 1 << 17
 
 
 def tile(
     left: Integers, right: Integers, plan: Plan, fmt: Format, terms: int
 ) -> tuple[Components, Tensor]:
-    """The nearest expansions to the products of rows and columns, [m, n], and where that is sure.
+    """Return the nearest expansions to the products of rows and columns, [m, n], and where certain.
 
-    Where it is not, the components are any numbers.
+    Where the result is not certain, the components are arbitrary.
     """
     rows, inner, columns = *left.planes.shape[1:], right.planes.shape[2]
     device, scale = left.planes.device, plan.width * (plan.digits - 1)
@@ -51,26 +51,26 @@ def tile(
 
 
 def _gather(a: Tensor, b: Tensor, plan: Plan, digits: Tensor, sums: Tensor) -> None:
-    """The digits of the products of integers, and how often M is in them.
+    """Accumulate the digits of the products of integers, and the multiple of M in them.
 
     Args:
         a: planes [planes, m, k].
         b: planes [planes, k, n].
         plan: the moduli.
         digits: results, [digits + 1, m n].
-        sums: room for products, [2 GROUP, m n].
+        sums: workspace for products, [2 GROUP, m n].
     """
     moduli, size = len(plan.moduli), declarations.GROUP
     digits.zero_()
     for batch in batches(plan, size):
-        # The products of moduli that only fill up a batch stay 0.
+        # The products of padding moduli stay 0.
         if batch.count < size:
             sums.zero_()
         for k in range(batch.count):
             t = batch.first + k
             int8.product(a[t], b[t], sums[k].view(a.shape[1], -1), plan.moduli[t])
             if batch.digits == 2:
-                # The digits in the middle: one product with twice the inner dimension.
+                # The middle digits: one product with twice the inner dimension.
                 wide = torch.cat([a[t], a[moduli + t]], 1)
                 tall = torch.cat([b[moduli + t], b[t]], 0)
                 middle = sums[size + k].view(a.shape[1], -1)

@@ -37,9 +37,9 @@ def test_lu_without_elements(shape: tuple[int, ...]) -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     z = mcf.complex([[1.0, 2.0], [3.0, 4.0]], 1.0)
     for dims in (-1, 3):
-        with pytest.raises(RuntimeError, match=f"dims is {dims}; allowed is 0 to 2"):
+        with pytest.raises(RuntimeError, match="dims must be 0 to 2"):
             torch.tensordot(z, z, dims)
-    with pytest.raises(RuntimeError, match=r"shape \[3, 2, 2\]; allowed"):
+    with pytest.raises(RuntimeError, match=r"shape \[3, 2, 2\] does not broadcast"):
         torch.addmm(torch.stack([z, z, z]), z, z)
     with pytest.raises(RuntimeError, match=r"shapes \[2, 2\] and \[\]"):
         torch.linalg.lstsq(z, z[0, 0])

@@ -47,7 +47,7 @@ def test_numbers_are_exact() -> None:
     assert z[3].to_fractions() == (tenth.to_fractions(), 0)
     assert (z.terms, z.dtype, z.shape) == (3, torch.float32, (7,))
     for text in ("1+2", "1+2k", "j+j+j", "1+", ""):
-        with pytest.raises(ValueError, match="data has the string"):
+        with pytest.raises(ValueError, match="cannot parse the string"):
             mcf.complex_tensor(text)
 
 

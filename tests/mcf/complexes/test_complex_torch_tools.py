@@ -149,7 +149,7 @@ def test_format_specifications() -> None:
     assert f"{z:.2f}" == "[ 0.33-2.50j, -0.50+0.00j]"
     assert f"{z[0]:.40f}".startswith("0.3333333333333333333333333333333")
     assert f"{z}" == str(z)
-    with pytest.raises(ValueError, match="not one of a complex number"):
+    with pytest.raises(ValueError, match="for a complex number"):
         format(z[0], ">9.3f")
 
 

@@ -115,16 +115,16 @@ def test_refusals_change_nothing() -> None:
             self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
             self.second.weight = self.first.weight
 
-    with pytest.raises(TypeError, match=r"model is a list; allowed is a torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got list"):
         keep_float32([])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="which has 3; allowed are classes of modules and names"):
+    with pytest.raises(TypeError, match="which: expected module classes or names, got 3"):
         keep_float32(Model(), [3])  # type: ignore[list-item]
     refused: list[tuple[nn.Module, dict[str, object], str]] = [
-        (Model(), {"dtype": FP32}, "allowed are torch.bfloat16 and torch.float16"),
+        (Model(), {"dtype": FP32}, "dtype must be torch.bfloat16 or torch.float16"),
         (Model(), {"which": ["nrom"]}, "which names 'nrom', which is not in"),
         (Model(), {"which": [Model]}, "the model itself: nothing would be converted"),
         (Twice(), {"which": ["second"]}, "in a module that stays and in another one"),
-        (Model().double(), {}, "inner.weight is torch.float64; allowed is float32"),
+        (Model().double(), {}, "inner.weight must be float32, got torch.float64"),
     ]
     for model, options, words in refused:
         before = [p.dtype for p in model.parameters()]
@@ -132,5 +132,5 @@ def test_refusals_change_nothing() -> None:
             keep_float32(model, **options)  # type: ignore[arg-type]
         assert [p.dtype for p in model.parameters()] == before
     # Rounded already: its frequencies are gone.
-    with pytest.raises(ValueError, match=r"is torch\.bfloat16; allowed is float32: call"):
+    with pytest.raises(ValueError, match=r"must be float32, got torch\.bfloat16: call"):
         keep_float32(Model().bfloat16())

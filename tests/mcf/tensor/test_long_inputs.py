@@ -205,7 +205,7 @@ def test_lists_are_as_deep_as_tensors() -> None:
     for data in (deep, circle):
         with pytest.raises(ValueError, match="more than 128 nested lists"):
             mcf.tensor(data)
-    with pytest.raises(ValueError, match="brackets are no list"):
+    with pytest.raises(ValueError, match="brackets do not form a list"):
         mcf.tensor("[" * 100_000)
     with pytest.raises(ValueError, match="of 1000003 characters"):
         mcf.tensor("0.1" + "x" * MILLION)
