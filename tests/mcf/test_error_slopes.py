@@ -25,7 +25,6 @@ from tests.helpers.special import REFERENCE, full, part
 
 NAMES = ("erf_1", "erfcx_1", "erfcx_2", "erfcx_3", "erfcx_4")
 OFTEN = ("erf_1", "erfcx_1")
-_SLOW = pytest.mark.slow
 _SOMETIMES = everyday(NAMES, OFTEN)
 # Of both sides of each branch; in float32 registers numbers below -9 have infinite results.
 POINTS = (
