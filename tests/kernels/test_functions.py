@@ -24,7 +24,6 @@ from tests.helpers.theorems import arguments, special_arguments, violations
 from tests.helpers.toys import bound
 
 FORMATS = [BF16, FP16, FP32, FP64]
-BY_NAME = {o.name: o for o in TRANSFORMS}
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 by_operation = pytest.mark.parametrize("operation", TRANSFORMS, ids=lambda o: o.name)
 # What is shown of the reference holds of the others, which have its bits on more of the same inputs

@@ -42,7 +42,6 @@ from tests.helpers.everyday import everyday
 from tests.helpers.gpu_launches import gpu_launches
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = pytest.mark.slow
 F32, F64, HALF, NARROW = torch.float32, torch.float64, torch.float16, torch.bfloat16
 
 

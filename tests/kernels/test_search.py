@@ -97,13 +97,6 @@ def quotient4_without_a_digit(x, y):
     return corrected4(q0, q1, q2, q3, rn(r2 - r2))
 
 
-def inverse3_by_a_float(y, one):
-    q0, q1 = inverse2((y[0], y[1]), one)
-    p0, p1, p2 = pair_times3((q0, q1), y)
-    r = rn(rn(rn(one - p0) - p1) - p2)
-    return corrected3(q0, q1, rn(div(r, y[0])), rn(r - r))
-
-
 def inverse4_without_a_digit(y, one):
     q0, q1 = inverse2((y[0], y[1]), one)
     p0, p1, p2, p3 = pair_times4((q0, q1), y)

@@ -1,14 +1,13 @@
 """mcf.sum, dot, norm, mean, var, std and polyval: what they promise to a caller.
 
-*Proven bound* on ill-conditioned sums and dot products against rational arithmetic; exact where the
-result is; gradients. Mutants: plain torch sums and products, Horner's rule without compensation.
+*Proven bound* of norms and moments against rational arithmetic (ill-conditioned sums and products:
+`test_reduction_bounds.py`); exact where the result is; gradients. Mutant: Horner's rule without
+compensation.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -44,25 +43,6 @@ def excess(result: Tensor, exact: Fraction, size: Fraction, length: int) -> Frac
     fmt = format_of(result.dtype)
     bound = fold_bound(fmt, len(parts(result)), length)
     return abs(value(result) - exact) / (bound.error(exact, size) + fmt.min_subnormal)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("condition", [1e10, 1e20, 1e40])
-@pytest.mark.parametrize("terms", [1, 2, 3, 4])
-def test_ill_conditioned_dot(terms: int, condition: float) -> None:
-    x, y = ill_conditioned_dot(200, condition, terms)
-    exact, size = exact_dot([x], [y])
-    assert 2 * size > condition / 1e3 * abs(exact)
-    assert excess(mcf.dot(x, y, terms=terms), exact, size, 200) <= 1
-    assert excess(mcf.sum(x * y, terms=terms), *exact_sum([x * y]), 200) <= 1
-
-
-def test_the_bound_rejects_a_plain_dot() -> None:
-    x, y = ill_conditioned_dot(200, 1e20, 0)
-    exact, size = exact_dot([x], [y])
-    # One after the other: torch.dot's order follows the processor.
-    plain = functools.reduce(operator.add, (x * y).unbind())
-    assert excess(plain, exact, size, 200) > 2
 
 
 @pytest.mark.parametrize("condition", [1e20, 1e100])

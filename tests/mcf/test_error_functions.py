@@ -1,8 +1,9 @@
-"""erfcx, log_ndtr and ndtri: special values, derivatives, names, and what their bounds catch.
+"""erfcx, log_ndtr and ndtri: special values, and what their bounds catch.
 
-Errors are measured in `test_special_functions.py`. Caught mutants: a branch of another formula, an
-exponential without its exact square, an asymptotic series or a table some terms short, a constant
-without its last component, a sum that is rounded before it cancels.
+Errors are measured in `test_special_functions.py`, derivatives in `test_error_slopes.py`. Caught
+mutants: a branch of another formula, an exponential without its exact square, an asymptotic series
+or a table some terms short, a constant without its last component, a sum that is rounded before it
+cancels.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from flint import arb, ctx
 
 import mcf
 import mcf.elementary
@@ -21,9 +21,8 @@ from mcf.elementary.tables import Components
 from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
-from tests.helpers.elementary import balls
 from tests.helpers.everyday import everyday
-from tests.helpers.special import REFERENCE, part
+from tests.helpers.special import part
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -91,32 +90,6 @@ def test_ends_in_later_components() -> None:
     assert -37 < mirrored[0].item() < -20
     assert mcf.elementary.ndtri((one, tiny))[0].isnan().all()
     assert mcf.elementary.ndtri((one, 0 * one))[0].item() == math.inf
-
-
-def _slope(name: str, x: arb) -> tuple[arb, arb]:
-    """The derivative, and the sum of the magnitudes of its terms."""
-    value, root = REFERENCE[name](x), arb.pi().sqrt()
-    if name == "erfcx":
-        return 2 * x * value - 2 / root, abs(2 * x * value) + 2 / root
-    if name == "ndtri":
-        exact = arb(2).sqrt() * root * (value * value / 2).exp()
-    else:
-        exact = arb(2).sqrt() / root / REFERENCE["erfcx"](-x / arb(2).sqrt())
-    return exact, exact
-
-
-@pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("name", NAMES)
-def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctx, "prec", 800)
-    parts = ["0.3", "0.7", "0.01"] if name == "ndtri" else ["0.3", "-2.7", "21.1"]
-    x: Any = mcf.tensor(parts, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(getattr(mcf, name)(x).sum(), x)
-    for ours, v in zip(balls(slope.components), balls(x.detach().components), strict=True):
-        exact, size = _slope(name, v)
-        # Three functions and as many products, of an argument up to 16 for erfcx below 0, where an
-        # error of -x / sqrt(2) counts 2 x^2 times.
-        assert abs(ours - exact) <= size * arb(2) ** -94
 
 
 def _cut(components: Components) -> Components:

@@ -112,21 +112,6 @@ def test_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
             assert abs(ours - exact) < abs(exact) * arb(2) ** -103
 
 
-@pytest.mark.slow
-def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctx, "prec", 800)
-    x: Any = mcf.tensor(["0.3", "-0.7", "0.999"], dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(torch.erfinv(x).sum(), x, create_graph=True)
-    (curve,) = torch.autograd.grad(slope.sum(), x)
-    rows = zip(*map(balls, (v.detach().components for v in (x, slope, curve))), strict=True)
-    for given, first, second in rows:
-        y = given.erfinv()
-        exact = (y * y).exp() * arb.pi().sqrt() / 2
-        # A square, an exponential and a product, of arguments up to 6; twice that again.
-        assert abs(first - exact) < exact * arb(2) ** -101
-        assert abs(second - 2 * y * exact**2) < abs(2 * y * exact**2) * arb(2) ** -99
-
-
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", ["i0", "i0e", "i1", "i1e"])
 def test_derivatives_of_bessel_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.optim.strict_model import nadam_weights, radam_rate
+from tests.optim.formulas import Formulas, State
 
 Array = np.ndarray[Any, np.dtype[Any]]
-State = dict[str, Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Registers:
+class Registers(Formulas):
     """The update rules for arrays of registers.
 
     Args:
@@ -43,7 +42,18 @@ class Registers:
         rounded = torch.from_numpy(np.ascontiguousarray(x)).to(dtype or self.dtype)
         return rounded.to(torch.float64).numpy().astype(self.kind)
 
-    def mean(self, a: float, x: Array, b: float, y: Array) -> Array:
+    @property
+    def f(self) -> Any:
+        """A scalar in a register."""
+        return self.kind
+
+    def rn(self, point: str, x: Array) -> Array:
+        """What NumPy's operation has rounded."""
+        return x
+
+    root, sign = staticmethod(np.sqrt), staticmethod(np.sign)
+
+    def mean(self, a: float, x: Array, b: float, y: Array, names: object = None) -> Array:
         """Both products rounded, then their sum."""
         f = self.kind
         if self.fused:
@@ -100,9 +110,35 @@ class Registers:
         """Whether moments are stored in float32."""
         return self.precision in ("fp32_states", "master")
 
-    def second(self, s: State, name: str) -> Array:
+    def read(self, s: State, name: str) -> Array:
         """A second moment in a register."""
         return s[name] + s[f"{name}_lo"] if self.precision == "plus" else s[name]
+
+    def divided(self, point: str, x: Array, correction: float) -> Array:
+        """Multiply by the inverse of a bias correction."""
+        return x * self.f(1 / correction)
+
+    def second(self, s: State, g: Array, beta2: float) -> tuple[Array, State]:
+        """The second moment after the gradient g, and what is stored."""
+        v = self.f(beta2) * self.read(s, "exp_avg_sq") + self.f(1 - beta2) * (g * g)
+        return v, self.second_stored("exp_avg_sq", v)
+
+    def larger(self, s: State, v: Array, kept: State) -> tuple[Array, State]:
+        """AMSGrad's maximum, and what is stored of it, which is not split again."""
+        before = self.exactly(s, "max_exp_avg_sq") > v.astype(np.float64)
+        stored = {f"max_{n}": np.where(before, s[f"max_{n}"], x) for n, x in kept.items()}
+        return np.where(before, self.read(s, "max_exp_avg_sq"), v), stored
+
+    def norm(self, s: State, g: Array, beta2: float) -> tuple[Array, State]:
+        """Adamax's norm of a gradient's magnitude and what was, and what is stored."""
+        n = np.maximum(self.f(beta2) * self.read(s, "exp_inf"), g)
+        return n, self.second_stored("exp_inf", n)
+
+    def fed_back(self, after: State, name: str, m: Array, factor: Array) -> State:
+        """The state with what the parameter's rounding lost in a first moment."""
+        if "exact" in after:
+            after[name] = self.moment(m + factor * (after.pop("exact") - after["param"]))
+        return after
 
     def exactly(self, s: State, name: str) -> Array:
         """A second moment in float64, which holds the sum of two 16-bit components."""
@@ -120,137 +156,3 @@ class Registers:
     def penalty(self, s: State, weight_decay: float) -> Array:
         p = s["master_param"] if self.precision == "master" else self.value(s)
         return self.kind(weight_decay) * p
-
-    def adam(
-        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int, amsgrad: bool = False, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        """The stored state after step t, from 1."""
-        f, (beta1, beta2) = self.kind, betas
-        decay = self.penalty(s, weight_decay)
-        if not decoupled_weight_decay:
-            g = g + decay
-        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
-        v = f(beta2) * self.second(s, "exp_avg_sq") + f(1 - beta2) * (g * g)
-        after = {"exp_avg": self.moment(m), **self.second_stored("exp_avg_sq", v)}
-        if amsgrad:
-            # What is kept is not split again.
-            kept = self.exactly(s, "max_exp_avg_sq") > v.astype(np.float64)
-            after |= {
-                name.replace("exp", "max_exp", 1): np.where(kept, s[f"max_{name}"], x)
-                for name, x in self.second_stored("exp_avg_sq", v).items()
-            }
-            v = np.where(kept, self.second(s, "max_exp_avg_sq"), v)
-        root = np.sqrt(v * f(1 / (1 - beta2**t)))
-        direction = (m * f(1 / (1 - beta1**t))) / (root + f(eps))
-        if decoupled_weight_decay:
-            direction = direction + decay
-        after |= self.accumulate(s, -(f(lr) * direction))
-        if "exact" in after:
-            factor = f((1 - 1 / beta1) * (1 - beta1**t) / lr) * (root + f(eps))
-            after["exp_avg"] = self.moment(m + factor * (after.pop("exact") - after["param"]))
-        return after
-
-    def adamw(self, s: State, g: Array, **options: Any) -> State:
-        """The stored state after step t, from 1."""
-        return self.adam(s, g, decoupled_weight_decay=True, **options)
-
-    def nadam(
-        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, momentum_decay: float, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        """The stored state after step t, from 1."""
-        f, (beta1, beta2) = self.kind, betas
-        decay = self.penalty(s, weight_decay)
-        if not decoupled_weight_decay:
-            g = g + decay
-        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
-        v = f(beta2) * self.second(s, "exp_avg_sq") + f(1 - beta2) * (g * g)
-        of_g, of_m = nadam_weights(beta1, momentum_decay, t)
-        root = np.sqrt(v * f(1 / (1 - beta2**t)))
-        direction = (f(of_g) * g + f(of_m) * m) / (root + f(eps))
-        if decoupled_weight_decay:
-            direction = direction + decay
-        after = {"exp_avg": self.moment(m), **self.second_stored("exp_avg_sq", v)}
-        return {**self.accumulate(s, -(f(lr) * direction)), **after}
-
-    def radam(
-        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        """The stored state after step t, from 1."""
-        f, (beta1, beta2) = self.kind, betas
-        decay = self.penalty(s, weight_decay)
-        if not decoupled_weight_decay:
-            g = g + decay
-        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
-        v = f(beta2) * self.second(s, "exp_avg_sq") + f(1 - beta2) * (g * g)
-        direction = m * f(1 / (1 - beta1**t))
-        if rate := radam_rate(beta2, t):
-            direction = (f(rate) * direction) / (np.sqrt(v) + f(eps))
-        if decoupled_weight_decay:
-            direction = direction + decay
-        after = {"exp_avg": self.moment(m), **self.second_stored("exp_avg_sq", v)}
-        return {**self.accumulate(s, -(f(lr) * direction)), **after}
-
-    def adamax(
-        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        """The stored state after step t, from 1."""
-        f, (beta1, beta2) = self.kind, betas
-        decay = self.penalty(s, weight_decay)
-        g = g if decoupled_weight_decay else g + decay
-        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
-        n = np.maximum(f(beta2) * self.second(s, "exp_inf"), np.abs(g) + f(eps))
-        direction = (m * f(1 / (1 - beta1**t))) / n
-        direction = direction + decay if decoupled_weight_decay else direction
-        after = {"exp_avg": self.moment(m), **self.second_stored("exp_inf", n)}
-        return {**self.accumulate(s, -(f(lr) * direction)), **after}
-
-    def lion(
-        self, s: State, g: Array, *, lr: float, betas: tuple[float, float],
-        weight_decay: float, t: int,
-    ) -> State:  # fmt: skip
-        """The stored state after step t, from 1."""
-        f, (beta1, beta2) = self.kind, betas
-        sign = np.sign(self.mean(beta1, s["exp_avg"], 1 - beta1, g))
-        u = -(f(lr) * (sign + self.penalty(s, weight_decay)))
-        after = self.moment(self.mean(beta2, s["exp_avg"], 1 - beta2, g))
-        return {**self.accumulate(s, u), "exp_avg": after}
-
-    def muon_half(
-        self, s: State, g: Array, *, momentum: float, nesterov: bool
-    ) -> tuple[Array, Array]:
-        """The stored buffer and what is orthogonalised, which is not rounded."""
-        f = self.kind
-        fresh = f(1 - momentum) * g
-        b = f(momentum) * s["momentum_buffer"] + fresh
-        return self.moment(b), fresh + f(momentum) * b if nesterov else b
-
-    def muon_other_half(
-        self, s: State, o: Array, *, lr: float, weight_decay: float, adjustment: float
-    ) -> State:
-        """The stored parameter after the orthogonalised matrix."""
-        f = self.kind
-        u = -(f(lr) * (f(adjustment) * o + self.penalty(s, weight_decay)))
-        return self.accumulate(s, u)
-
-    def sgd(
-        self, s: State, g: Array, *, lr: float, momentum: float, dampening: float,
-        weight_decay: float, nesterov: bool, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        """The stored state after step t, from 1."""
-        f = self.kind
-        decay = self.penalty(s, weight_decay)
-        g = g if decoupled_weight_decay else g + decay
-        direction = g
-        if momentum:
-            fresh = 1.0 if t == 1 else 1 - dampening
-            b = self.mean(momentum, s["momentum_buffer"], fresh, g)
-            direction = g + f(momentum) * b if nesterov else b
-        direction = direction + decay if decoupled_weight_decay else direction
-        after = self.accumulate(s, -(f(lr) * direction))
-        if "exact" in after:
-            b = b + f((1 - 1 / momentum) / lr) * (after.pop("exact") - after["param"])
-        return {**after, "momentum_buffer": self.moment(b)} if momentum else after

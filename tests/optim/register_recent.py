@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from tests.optim.register_model import Array, Registers, State
+from tests.optim.formulas import State
+from tests.optim.register_model import Array, Registers
 
 Betas = tuple[float, float, float]
 
@@ -17,7 +18,7 @@ class RecentRegisters(Registers):
     # The numbers of the schedule-free one.
     largest_rate = weights = 0.0
 
-    def root(self, v: Array, beta2: float, t: int, eps: float) -> Array:
+    def rooted(self, v: Array, beta2: float, t: int, eps: float) -> Array:
         """sqrt(v^) + eps."""
         f = self.kind
         found: Array = np.sqrt(v * f(1 / (1 - beta2**t))) + f(eps)
@@ -25,7 +26,7 @@ class RecentRegisters(Registers):
 
     def squares(self, s: State, g: Array, beta2: float) -> Array:
         """v after a gradient."""
-        return self.mean(beta2, self.second(s, "exp_avg_sq"), 1 - beta2, g * g)
+        return self.mean(beta2, self.read(s, "exp_avg_sq"), 1 - beta2, g * g)
 
     def ademamix(
         self, s: State, g: Array, *, lr: float, betas: Betas, alpha: float, eps: float,
@@ -41,9 +42,9 @@ class RecentRegisters(Registers):
         share = alpha * min(1.0, t / alpha_warmup)
         m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
         v = self.squares(s, g, beta2)
-        n = f(1 - rest) * self.second(s, "exp_avg_slow") + f(rest) * g
+        n = f(1 - rest) * self.read(s, "exp_avg_slow") + f(rest) * g
         total = m * f(1 / (1 - beta1**t)) + f(share) * n
-        direction = total / self.root(v, beta2, t, eps) + self.penalty(s, weight_decay)
+        direction = total / self.rooted(v, beta2, t, eps) + self.penalty(s, weight_decay)
         return {
             **self.accumulate(s, -(f(lr) * direction)),
             "exp_avg": self.moment(m),
@@ -62,7 +63,7 @@ class RecentRegisters(Registers):
         n = self.mean(beta2, s["exp_avg_diff"], 1 - beta2, d)
         v = self.squares(s, g + f(beta2) * d, beta3)
         total = m * f(1 / (1 - beta1**t)) + f(beta2 / (1 - beta2**t)) * n
-        direction = total / self.root(v, beta3, t, eps) + self.penalty(s, weight_decay)
+        direction = total / self.rooted(v, beta3, t, eps) + self.penalty(s, weight_decay)
         shrinkage = 1.0 if no_prox else 1 / (1 + lr * weight_decay)
         return {
             **self.accumulate(s, -(f(lr) * direction * f(shrinkage))),
@@ -97,7 +98,7 @@ class RecentRegisters(Registers):
         vars(self).update(largest_rate=largest, weights=total)
         c = weight / total
         v = self.squares(s, g, beta2)
-        z = self.second(s, "z_minus_y")
+        z = self.read(s, "z_minus_y")
         direction = g / (np.sqrt(v) + f(eps)) + self.penalty(s, weight_decay)
         update = f(c) * z - f(rate * (1 - beta1 * (1 - c))) * direction
         z = f(1 - c) * z - f(beta1 * (1 - c) * rate) * direction

@@ -24,9 +24,8 @@ from tests.optim.test_gradient_forms import give
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
-# Of the sum, for each gradient that is added; and without a second component.
+# Of the sum, for each gradient that is added.
 BOUND = {BF16: 2.0**-17, FP16: 2.0**-22, FP32: 2.0**-46, FP64: 2.0**-104}
-PLAIN = {BF16: 2.0**-9, FP16: 2.0**-12, FP32: 2.0**-25, FP64: 2.0**-54}
 
 
 def backward(p: Tensor, g: Tensor) -> None:

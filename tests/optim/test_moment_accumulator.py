@@ -116,7 +116,6 @@ def test_the_formula() -> None:
         assert_same_bits(found, exact)
 
 
-SLOW = pytest.mark.slow
 CASES = everyday(
     [
         ("numba", "8bit"),

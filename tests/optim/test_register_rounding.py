@@ -17,8 +17,9 @@ import torch
 import mcf
 from mcf.optim import AdamW
 from tests.helpers import assert_same_bits, count_different
+from tests.optim.formulas import State
 from tests.optim.helpers import AT_RANDOM, BF16, Case, random
-from tests.optim.register_model import Registers, State
+from tests.optim.register_model import Registers
 from tests.optim.register_recent import RecentRegisters
 from tests.optim.variants import RECENT, VARIANTS, Variant, pairs
 

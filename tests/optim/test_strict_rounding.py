@@ -21,8 +21,9 @@ from mcf.optim import AdamW, Lion
 from tests.helpers import numbers
 from tests.helpers.draws import power_of_two
 from tests.helpers.everyday import everyday
+from tests.optim.formulas import State
 from tests.optim.helpers import BF16, FP16, Case, random
-from tests.optim.strict_model import State, Strict, history
+from tests.optim.strict_model import Strict, history
 from tests.optim.variants import VARIANTS, Variant, named, pairs
 
 # RAdam's second formula begins with the sixth step.

@@ -17,8 +17,6 @@ from mcf.linalg.parts import Components, each
 from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, assert_same_bits, components
 
-LONG = [pytest.mark.slow]
-
 
 def parts(dtype: torch.dtype, terms: int, *shape: int) -> Components:
     """Complex numbers, the imaginary parts those of the real ones in another order."""

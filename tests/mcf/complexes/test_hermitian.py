@@ -27,7 +27,6 @@ from tests.helpers.matrices import ONE, exact, graded, uniform
 from tests.mcf.linalg.test_elimination_loops import assert_same_bits
 
 F64 = torch.float64
-SLOW = [pytest.mark.slow]
 Exact = tuple[Any, Any]
 
 

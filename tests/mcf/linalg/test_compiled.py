@@ -15,7 +15,6 @@ from tests.helpers.everyday import everyday
 pytestmark = pytest.mark.usefixtures("on_torch")
 
 linalg = mcf.linalg
-SLOW = pytest.mark.slow
 CALLS: dict[str, Callable[[Any], Any]] = {
     "solve": lambda a: linalg.solve(a, a[:, 0]),
     "cholesky": linalg.cholesky,

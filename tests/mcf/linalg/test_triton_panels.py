@@ -20,8 +20,6 @@ from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, components, flattened
 from tests.mcf.linalg.test_one_call import counted
 
-SLOW = pytest.mark.slow
-
 
 def assert_same_bits(call: Callable[[], Any]) -> None:
     with mcf.executor("torch"):

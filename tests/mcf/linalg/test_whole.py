@@ -27,7 +27,6 @@ from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_elimination_loops import F64, components
 from tests.mcf.linalg.test_refinement_loops import ROWS
 
-SLOW = pytest.mark.slow
 INF, NAN = float("inf"), float("nan")
 
 

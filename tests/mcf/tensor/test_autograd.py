@@ -1,16 +1,14 @@
-"""Derivatives at the expansion's own precision, against mpmath; mixed operands; hooks; compile.
+"""Derivatives at the expansion's own precision: mixed operands, hooks, losses, compiled functions.
 
-Proven nowhere, so a bound that a derivative with a double-precision constant misses by 2^53: 64
-units of 2^-(terms * p). Caught mutant: torch's own formulas for log2, log10, erf, erfc, gelu.
+Those of functions are compared with mpmath in `test_composed.py` and
+`test_elementary_functions.py`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from typing import Any
 
-import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -23,61 +21,6 @@ from tests.helpers.draws import bell
 pytestmark = pytest.mark.usefixtures("on_torch")
 
 F = torch.nn.functional
-UNITS = 64
-ANY, POSITIVE, INSIDE = ["-1.3", "0.4", "2.2"], ["0.3", "1.7", "2.9"], ["-0.4", "0.2", "0.7"]
-
-
-def logistic(x: Any) -> Any:
-    return 1 / (1 + mpmath.exp(-x))
-
-
-def normal(x: Any) -> Any:
-    return (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2
-
-
-CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
-    "reciprocal": (torch.reciprocal, lambda x: 1 / x, ANY),
-    "sqrt": (torch.sqrt, mpmath.sqrt, POSITIVE),
-    "rsqrt": (torch.rsqrt, lambda x: 1 / mpmath.sqrt(x), POSITIVE),
-    "square": (torch.square, lambda x: x * x, ANY),
-    "quotient": (lambda x: 3 / (x * x + 1), lambda x: 3 / (x * x + 1), ANY),
-    "fma": (lambda x: mcf.fma(x, x, x), lambda x: x * x + x, ANY),
-    "exp": (torch.exp, mpmath.exp, ANY),
-    "log": (torch.log, mpmath.log, POSITIVE),
-    "log2": (torch.log2, lambda x: mpmath.log(x, 2), POSITIVE),
-    "log10": (torch.log10, mpmath.log10, POSITIVE),
-    "tanh": (torch.tanh, mpmath.tanh, ANY),
-    "atan": (torch.atan, mpmath.atan, ANY),
-    "asin": (torch.asin, mpmath.asin, INSIDE),
-    "sigmoid": (torch.sigmoid, logistic, ANY),
-    "erf": (torch.erf, mpmath.erf, ANY),
-    "gelu": (F.gelu, lambda x: x * normal(x), ANY),
-    "cube": (lambda x: x**3, lambda x: x**3, ANY),
-    "power": (lambda x: x**x, lambda x: x**x, POSITIVE),
-    "softplus": (F.softplus, lambda x: mpmath.log(1 + mpmath.exp(x)), ANY),
-    "logsigmoid": (F.logsigmoid, lambda x: mpmath.log(logistic(x)), ANY),
-    "silu": (F.silu, lambda x: x * logistic(x), ANY),
-}
-
-
-@pytest.mark.sampled(every=6)
-@pytest.mark.parametrize("name", CASES)
-def test_first_and_second_derivatives(name: str) -> None:
-    function, reference, points = CASES[name]
-    terms = 3
-    x = mcf.tensor(points, terms, torch.float64, requires_grad=True)
-    y = function(x)
-    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), x)
-    with mpmath.workprec(800):
-        unit = mpmath.mpf(2) ** (-53 * terms)
-        for k, point in enumerate(x.detach().to_mpmath()):
-            taylor = mpmath.taylor(reference, point, 2)
-            wanted = (taylor[0], taylor[1], 2 * taylor[2])
-            for got, want in zip((y, first, second), wanted, strict=True):
-                assert isinstance(got, mcf.MCFTensor)
-                error = abs(got.detach()[k].to_mpmath() - want)
-                assert error <= UNITS * unit * max(1, abs(want)), (name, k)
 
 
 def test_gradients_reach_every_component() -> None:

@@ -32,7 +32,22 @@ def log2_of_sum(x: Any) -> Any:
     return mpmath.log(2**x + 2 ** (1 - x), 2)
 
 
+def logistic(x: Any) -> Any:
+    return 1 / (1 + mpmath.exp(-x))
+
+
 CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], list[str]]] = {
+    "reciprocal": (torch.reciprocal, lambda x: 1 / x, ANY),
+    "sqrt": (torch.sqrt, mpmath.sqrt, POSITIVE),
+    "rsqrt": (torch.rsqrt, lambda x: 1 / mpmath.sqrt(x), POSITIVE),
+    "square": (torch.square, lambda x: x * x, ANY),
+    "quotient": (lambda x: 3 / (x * x + 1), lambda x: 3 / (x * x + 1), ANY),
+    "fma": (lambda x: mcf.fma(x, x, x), lambda x: x * x + x, ANY),
+    "cube": (lambda x: x**3, lambda x: x**3, ANY),
+    "power": (lambda x: x**x, lambda x: x**x, POSITIVE),
+    "softplus": (F.softplus, lambda x: mpmath.log(1 + mpmath.exp(x)), ANY),
+    "logsigmoid": (F.logsigmoid, lambda x: mpmath.log(logistic(x)), ANY),
+    "silu": (F.silu, lambda x: x * logistic(x), ANY),
     "deg2rad": (torch.deg2rad, lambda x: x * mpmath.pi / 180, ANY),
     "rad2deg": (torch.rad2deg, lambda x: x * 180 / mpmath.pi, ANY),
     "sinc": (torch.sinc, lambda x: mpmath.sin(mpmath.pi * x) / (mpmath.pi * x), ANY),

@@ -19,7 +19,6 @@ from tests.helpers import assert_same_bits
 pytestmark = pytest.mark.usefixtures("on_torch")
 
 INDEX = torch.tensor([[0, 2, 1], [1, 1, 0]])
-F = torch.nn.functional
 
 
 def data(*shape: int) -> Tensor:
