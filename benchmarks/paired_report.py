@@ -141,8 +141,6 @@ def fine_tuning_text(rows: Rows, path: Path) -> str:
             "Forgetting: the rise of the loss on the old text by served words, in nats; for all "
             "but `master`, less its rise.",
             _forgetting(rows),
-            _CHANGED,
-            by_rate(rows, values(rows, lambda r: float(r["served_changed"]))),
         ]
     )
 
@@ -161,13 +159,8 @@ def rewards_text(rows: Rows, path: Path) -> str:
                 values(rows, lambda r: float(r["served_kl"])),
                 functools.partial(mean_with_error, most=5),
             ),
-            _CHANGED,
-            by_rate(rows, values(rows, lambda r: float(r["served_changed"]))),
         ]
     )
-
-
-_CHANGED = "Share of the bf16 words that changed."
 
 
 def _shares_and_distances(rows: Rows, measure: str) -> list[str]:
