@@ -73,6 +73,7 @@ class Ratio(NamedTuple):
 
 
 # Where one number costs a call and many cost a loop, sizes are summed up apart.
+SIZES = {"1": "1", "1000": "10^3", "10000": "10^4", "1000000": "10^6"}
 BY_SIZE = ("Arithmetic", "Pairs of float64 from Python")
 Rows = Iterable[dict[str, str]]
 Found = Iterator[tuple[str, str, str, str, str, str, str]]
@@ -176,19 +177,18 @@ def summary(found: list[Ratio]) -> str:
     lines: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for r in found:
         if r.terms in ("2", "4") and r.threads == "1":
-            sized = r.family in BY_SIZE and f", {int(float(r.size)):,}"
-            of_machine = lines.setdefault((r.family + (sized or ""), r.terms, r.peer), {})
+            sized = f", {SIZES[r.size]}" if r.family in BY_SIZE else ""
+            of_machine = lines.setdefault((r.family + sized, r.terms, r.peer), {})
             of_machine.setdefault(r.machine, []).append(r.ratio)
     rows = []
     for (family, terms, peer), of_machine in lines.items():
         if newest in of_machine:
             here = sorted(of_machine[newest])
-            row = {"family": family, "terms": terms, "library": peer, "operations": str(len(here)),
-                   "least": digits(here[0]), "median": digits(statistics.median(here)),
-                   "most": digits(here[-1])}  # fmt: skip
-            for machine in others:
-                values = of_machine.get(machine)
-                row[f"median, {machine}"] = digits(statistics.median(values)) if values else ""
+            median = {m: digits(statistics.median(v)) for m, v in of_machine.items()}
+            span = ", ".join((digits(here[0]), median[newest], digits(here[-1])))
+            row = {"family": family, "n": terms, "library": f"{peer} ({len(here)})",
+                   f"{newest}: least, median, most": span}  # fmt: skip
+            row |= {f"median, {machine}": median.get(machine, "") for machine in others}
             rows.append(row)
     return table(rows, list(rows[0]))
 
