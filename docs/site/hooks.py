@@ -29,6 +29,8 @@ PAGES = {
 }
 # Pages that readers do not search for.
 UNSEARCHED = ("decisions.md", "changelog.md")
+# Buttons of the landing page.
+DOORS = "[Train](#train){ .md-button .md-button--primary } [Compute](#compute){ .md-button }"
 # Names in tables do not break.
 STYLE = "td code { white-space: nowrap; }\n"
 _LINK = re.compile(r"(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -37,6 +39,7 @@ _LINK = re.compile(r"(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Add the root's pages and the reference, and what pages link to."""
     made = {page: (ROOT / name).read_text() for name, page in PAGES.items()}
+    made["index.md"] = made["index.md"].replace("\n> ", f"\n{DOORS}\n\n> ", 1)
     made |= {p: reference.page(m, ROOT / s, x) for p, (m, s, x) in reference.PAGES.items()}
     made["api/linalg.md"] = reference.linalg()
     linked: set[str] = set()
