@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import statistics
 from collections.abc import Callable
@@ -48,28 +47,24 @@ def shares(rows: Rows, reading: str, measure: str) -> Values:
     return values(paired, lambda r: gain(r, reading, measure) / truth[_pair(r)])
 
 
-def differences(rows: Rows, reading: str, measure: str) -> Values:
-    """Return the gains of all rows less that of `master` with the same rate and seed."""
-    truth = {_pair(r): gain(r, reading, measure) for r in rows if r["precision"] == TRUTH}
-    paired = [r for r in rows if _pair(r) in truth]
-    return values(paired, lambda r: gain(r, reading, measure) - truth[_pair(r)])
-
-
 def _pair(row: dict[str, Any]) -> tuple[str, ...]:
     return row["rate"], row["seed"], row["start"]
 
 
-def mean_with_error(found: list[float], most: int = 4, sign: str = "") -> str:
+# Digits after the point at most.
+MOST = 4
+
+
+def mean_with_error(found: list[float], sign: str = "") -> str:
     """Return the mean ± its standard error, shown with two digits; the mean alone for one.
 
     Args:
         found: the values.
-        most: digits after the point at most.
         sign: "+" also writes the sign of positive values.
     """
     mean, error = statistics.fmean(found), standard_error(found)
-    digits = max(0, 1 - math.floor(math.log10(error))) if error > 0 else most
-    form = f"{sign}.{min(most, digits)}f"
+    digits = max(0, 1 - math.floor(math.log10(error))) if error > 0 else MOST
+    form = f"{sign}.{min(MOST, digits)}f"
     return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if error > 0 else f"{mean:{form}}"
 
 
@@ -138,11 +133,6 @@ def fine_tuning_text(rows: Rows, path: Path) -> str:
             "What `master` learns: the change of the held-out loss, in nats a byte.",
             of_truth(rows, "loss", "nats"),
             *_shares_and_distances(rows, "loss"),
-            "Forgetting: the rise of the loss on the old text by served words, in nats; for all "
-            "but `master`, less its rise.",
-            _forgetting(rows),
-            _CHANGED,
-            by_rate(rows, values(rows, lambda r: float(r["served_changed"]))),
         ]
     )
 
@@ -155,19 +145,8 @@ def rewards_text(rows: Rows, path: Path) -> str:
             "What `master` learns: the change of the mean probability of the right answer.",
             of_truth(rows, "right", "probability"),
             *_shares_and_distances(rows, "right"),
-            "KL divergence from the start by served words, in nats an answer.",
-            by_rate(
-                rows,
-                values(rows, lambda r: float(r["served_kl"])),
-                functools.partial(mean_with_error, most=5),
-            ),
-            _CHANGED,
-            by_rate(rows, values(rows, lambda r: float(r["served_changed"]))),
         ]
     )
-
-
-_CHANGED = "Share of the bf16 words that changed."
 
 
 def _shares_and_distances(rows: Rows, measure: str) -> list[str]:
@@ -190,14 +169,6 @@ def _shares_and_distances(rows: Rows, measure: str) -> list[str]:
 def _distance_and_way(found: list[tuple[float, float]]) -> str:
     distance, way = zip(*found, strict=True)
     return f"{mean_with_error(list(distance))} ({statistics.fmean(way):.3f})"
-
-
-def _forgetting(rows: Rows) -> str:
-    found = differences(rows, "served", "old_loss")
-    own = values(rows, lambda r: gain(r, "served", "old_loss"))
-    signed_with_error = functools.partial(mean_with_error, most=5, sign="+")
-    truth = {k: v for k, v in own.items() if k[0] == TRUTH}
-    return by_rate(rows, {**found, **truth}, signed_with_error)
 
 
 def fine_tuning(arguments: argparse.Namespace) -> None:

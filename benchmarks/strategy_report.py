@@ -45,9 +45,12 @@ def _measured(rows: Rows, name: str, form: str) -> str:
     return "" if math.isnan(value) else format(value, form)
 
 
-def _spread(values: list[float]) -> str:
-    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):+.4f}{spread}"
+def _with_error(values: list[float] | None) -> str:
+    """Format the mean and its standard error; nothing where there are no values."""
+    if values is None:
+        return ""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    return f"{statistics.fmean(values):+.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def show(paths: list[Path], image: Path) -> None:
@@ -64,7 +67,7 @@ def show(paths: list[Path], image: Path) -> None:
         lines.append({
             "variant": name,
             "bytes/param": f"{_mean(of_name, 'bytes_per_param'):.2f}",
-            **{f"loss - master, beta2={b}": _spread(found[name, b]) if (name, b) in found else ""
+            **{f"loss - master, beta2={b}": _with_error(found.get((name, b)))
                for b in betas},
             "EDQ/|d|": _measured(hardest, "edq_ratio", ".4f"),
             "lost p": _measured(hardest, "lost_param", ".1%"),

@@ -14,7 +14,7 @@ from pretraining.scaling import Mesh, Work
 from pretraining.shapes import SHAPES
 
 MODELS = ("llama-7b", "llama-70b", "llama-405b")
-DEVICES = (8, 64, 512, 4096, 16384)
+DEVICES = (512, 16384)
 MACHINE = 8
 # Tokens of an update, where every process has a window; else as many as it takes.
 TOKENS = 1 << 22

@@ -171,11 +171,13 @@ def following(function: str) -> str | None:
 def markdown(bound: Callable[..., Guarantee]) -> str:
     """Return the table as `docs/numerics.md` shows it; `bound` is `mcf.bound`."""
     columns = ((1, torch.float64), (2, torch.float64), (3, torch.float64), (4, torch.float64))
-    lines = ["| derivative of | n = 1 | 2 | 3 | 4 |", "|---" * 5 + "|"]
+    named: dict[str, list[str]] = {}
     for name in DERIVED:
         found = [
             bound(name, n, dtype, derivative=True).relative * 2.0 ** (53 * n)
             for n, dtype in columns
         ]
-        lines.append(f"| `{name}` | " + " | ".join(f"{v:.4g}" for v in found) + " |")
+        named.setdefault(" | ".join(f"{v:.4g}" for v in found), []).append(f"`{name}`")
+    lines = ["| derivative of | n = 1 | 2 | 3 | 4 |", "|---" * 5 + "|"]
+    lines += [f"| {', '.join(names)} | {cells} |" for cells, names in named.items()]
     return "\n".join(lines)

@@ -53,6 +53,11 @@ def test_page(page: str) -> None:
     assert run(page) > 0
 
 
+def test_sessions_of_the_page_on_tensors() -> None:
+    """Its other blocks use a model and files of the reader."""
+    assert run("tensor.md", sessions_only=True) == 3
+
+
 def test_logging_with_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorBoard and wandb by the methods that the page calls; what they get is numbers."""
     curves: dict[str, list[int]] = {}

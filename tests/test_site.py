@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
+import pkgutil
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -35,7 +39,8 @@ def test_links(page: Path) -> None:
 
 def test_every_page_is_in_the_site() -> None:
     listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    text = (ROOT / "docs" / "site" / "hooks.py").read_text()
+    site = ROOT / "docs" / "site"
+    text = (site / "hooks.py").read_text() + (site / "reference.py").read_text()
     # Pages of the root by their names here, and the reference.
     made = re.findall(r'"\w+\.md": "(\w+\.md)"', text) + re.findall(r'"(api/\w+\.md)"', text)
     docs = ROOT / "docs"
@@ -43,11 +48,25 @@ def test_every_page_is_in_the_site() -> None:
     assert sorted(listed) == sorted([*made, *written])
 
 
+def test_the_reference_documents_the_public_objects() -> None:
+    site = runpy.run_path(str(ROOT / "docs" / "site" / "reference.py"))
+    count = 0
+    for module, source, more in site["PAGES"].values():
+        for name in (*site["public"]((ROOT / source).read_text()), *more):
+            shown = pkgutil.resolve_name(site["path"](module, name))
+            assert shown is operator.attrgetter(name)(importlib.import_module(module))
+            count += 1
+        text = site["page"](module, ROOT / source, more)
+        assert " at 0x" not in text
+        assert len(re.findall(r"^::: ", text, re.MULTILINE)) == len(
+            re.findall(r"^\| \[", text, re.MULTILINE)
+        )
+    assert count > 150
+
+
 def test_the_links_of_the_site() -> None:
     """What `make docs` makes of links to the repository, and the names of the reference."""
     pytest.importorskip("mkdocs", reason="mkdocs is installed by make docs, in its environment")
-    import runpy
-
     site = runpy.run_path(str(ROOT / "docs" / "site" / "hooks.py"))
     linked: set[str] = set()
     page = (
@@ -56,6 +75,8 @@ def test_the_links_of_the_site() -> None:
     assert site["in_site"](page, "docs", "tensor.md", linked) == (
         "a [b](index.md#two-commands) [c](files/optim/optimizer.py) d [e](x.md)"
     )
+    page = "[gpu.md](gpu.md) [Graphics](gpu.md)"
+    assert site["in_site"](page, "docs", "tensor.md", set()) == "[GPUs](gpu.md) [Graphics](gpu.md)"
     assert linked == {"optim/optimizer.py"}
     page = "[b](../../README.md) [c](../../optim/optimizer.py) [e](../images/x.png)"
     assert site["in_site"](page, site["folder_of"]("papers/x.md"), "papers/x.md", linked) == (

@@ -114,7 +114,6 @@ def test_shares_of_paired_rows_have_standard_errors(report: ModuleType) -> None:
     ]  # fmt: skip
     found = report.shares(rows, "served", "loss")
     assert found == {("master", 1e-6): [1.0, 1.0], ("plain", 1e-6): [0.5, 0.75]}
-    assert report.differences(rows, "served", "loss")["plain", 1e-6] == [0.25, 0.25]
     # sqrt(2) * 0.125 / sqrt(2).
     assert report.mean_with_error(found["plain", 1e-6]) == "0.62 ± 0.12"
     assert report.mean_with_error([0.5, 0.75], sign="+") == "+0.62 ± 0.12"

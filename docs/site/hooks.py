@@ -6,14 +6,18 @@ the site, or to a copy of the file; those to folders become text.
 
 from __future__ import annotations
 
-import ast
 import posixpath
 import re
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import reference
+from reference import public as public
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages of the root, and what they are called here.
@@ -23,39 +27,21 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
-REFERENCE = {
-    "api/mcf.md": ("mcf", "mcf/__init__.py", ()),
-    "api/optim.md": ("mcf.optim", "optim/__init__.py", ("optimizer.LowPrecisionOptimizer",)),
-    "api/nn.md": ("mcf.nn", "mcf/nn/__init__.py", ()),
-}
+# Pages that readers do not search for.
+UNSEARCHED = ("decisions.md", "changelog.md")
+# Buttons of the landing page.
+DOORS = "[Train](#train){ .md-button .md-button--primary } [Compute](#compute){ .md-button }"
+# Names in tables do not break.
+STYLE = "td code { white-space: nowrap; }\n"
 _LINK = re.compile(r"(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
-
-
-def public(source: str) -> dict[str, str]:
-    """The names that a module makes public (`from a import b as b`), and where they are from."""
-    return {
-        alias.name: f"{node.module}.{alias.name}"
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ImportFrom) and node.module not in ("mcf", "torch.linalg")
-        for alias in node.names
-        if alias.asname == alias.name and not alias.name.startswith("_")
-    }
-
-
-def reference(module: str, source: Path, more: Sequence[str]) -> str:
-    """A page with the docstring of each public name of a module, and of `more`."""
-    names = public(source.read_text())
-    # A function that is called as the package that holds it is found by its own place.
-    paths = {n: p if (source.parent / n).is_dir() else f"{module}.{n}" for n, p in names.items()}
-    listed = [paths[n] for n in sorted(names, key=str.lower)]
-    listed += [f"{module}.{name}" for name in more]
-    return f"# {module}\n\n" + "\n".join(f"::: {path}\n" for path in listed)
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the root's pages and the reference, and what pages link to."""
     made = {page: (ROOT / name).read_text() for name, page in PAGES.items()}
-    made |= {p: reference(m, ROOT / s, x) for p, (m, s, x) in REFERENCE.items()}
+    made["index.md"] = made["index.md"].replace("\n> ", f"\n{DOORS}\n\n> ", 1)
+    made |= {p: reference.page(m, ROOT / s, x) for p, (m, s, x) in reference.PAGES.items()}
+    made["api/linalg.md"] = reference.linalg()
     linked: set[str] = set()
     for page, text in made.items():
         # Pages of the root come from there, the others are nowhere.
@@ -64,6 +50,7 @@ def on_files(files: Files, config: Any) -> Files:
         if file.src_uri not in made:
             text = Path(str(file.abs_src_path)).read_text()
             in_site(text, folder_of(file.src_uri), file.src_uri, linked)
+    files.append(File.generated(config, "site.css", content=STYLE))
     for name in sorted(linked):
         files.append(File.generated(config, f"files/{name}", content=(ROOT / name).read_bytes()))
     return files
@@ -71,6 +58,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Lead the links of a page of docs/ to the site's pages."""
+    if page.file.src_uri in UNSEARCHED:
+        page.meta["search"] = {"exclude": True}
     if page.file.generated_by:
         return markdown
     return in_site(markdown, folder_of(page.file.src_uri), page.file.src_uri, set())
@@ -79,6 +68,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def folder_of(page: str) -> str:
     """Where in the repository a page of docs/ lies, by its name in the site."""
     return posixpath.dirname(f"docs/{page}")
+
+
+def title(page: str) -> str:
+    """Return the heading of a page of the repository up to its colon, or the page's own name."""
+    found = re.match(r"# ([^:\n]+)", (ROOT / page).read_text()) if page.endswith(".md") else None
+    return found[1] if found else posixpath.basename(page)
 
 
 def in_site(text: str, folder: str, page: str, linked: set[str]) -> str:
@@ -96,6 +91,8 @@ def in_site(text: str, folder: str, page: str, linked: set[str]) -> str:
         if "://" in target or target.startswith("mailto:"):
             return match[0]
         at = posixpath.normpath(posixpath.join(folder, target))
+        if label[1:-1] == posixpath.basename(target):
+            label = f"[{title(at)}]"
         if at in PAGES:
             there = PAGES[at]
         elif at.startswith("docs/"):

@@ -11,8 +11,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def run(page: str) -> int:
-    """Run the blocks of a page of docs/; returns how many there are.
+def run(page: str, sessions_only: bool = False) -> int:
+    """Run the blocks of a page of docs/, or its sessions alone; return how many there are.
 
     Sessions (`>>>`) have to print what they say. Blocks of other kinds (console, yaml, none) are
     not run.
@@ -20,7 +20,7 @@ def run(page: str) -> int:
     path = DOCS / page
     text = path.read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "__page__"}
-    found = list(BLOCK.finditer(text))
+    found = [m for m in BLOCK.finditer(text) if m[1].startswith(">>>") or not sessions_only]
     for match in found:
         code = match[1]
         line = text.count("\n", 0, match.start(1))

@@ -1,0 +1,101 @@
+"""The pages of the reference: groups of public names, each with a table before its docstrings."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# Modules by their pages, and names that are documented besides.
+PAGES = {
+    "api/mcf.md": ("mcf", "mcf/__init__.py", ()),
+    "api/optim.md": ("mcf.optim", "optim/__init__.py", ("optimizer.LowPrecisionOptimizer",)),
+    "api/nn.md": ("mcf.nn", "mcf/nn/__init__.py", ()),
+}
+# Functions that are called as the folder that holds them.
+ELSEWHERE = {"mcf.tensor": "mcf.tensor.creation.tensor"}
+# Groups by the beginnings of the modules that names come from, in the order of the pages.
+GROUPS = {
+    "mcf.tensor": "Tensors",
+    "mcf.constants": "Tensors",
+    "mcf.complexes": "Complex numbers",
+    "mcf.functions": "Functions",
+    "mcf.accurate": "Sums and products",
+    "mcf.products": "Sums and products",
+    "mcf.polynomials": "Sums and products",
+    "mcf.transforms": "Error-free transforms",
+    "mcf.optim.rules": "Optimizers",
+    "mcf.optim.optimizer": "Optimizers",
+    "mcf.optim.precision": "Precisions and groups",
+    "mcf.optim.storage": "Precisions and groups",
+    "mcf.optim.groups": "Precisions and groups",
+    "mcf.optim.randomness": "Precisions and groups",
+    "mcf.optim.extras": "Around an optimizer",
+    "mcf.optim.conversion": "Conversion",
+    "mcf.optim.sharding": "Many processes",
+    "mcf.optim": "Warnings and errors",
+    "mcf.nn": "Modules",
+    "mcf": "Settings and tools",
+}
+
+
+def public(source: str) -> dict[str, str]:
+    """Return the names that a module makes public (`from a import b as b`), and their origins."""
+    return {
+        alias.name: f"{node.module}.{alias.name}"
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ImportFrom) and node.module not in ("mcf", "torch.linalg")
+        for alias in node.names
+        if alias.asname == alias.name and not alias.name.startswith("_")
+    }
+
+
+def path(module: str, name: str) -> str:
+    """Return the path by which mkdocstrings finds a public name."""
+    return ELSEWHERE.get(f"{module}.{name}", f"{module}.{name}")
+
+
+def page(module: str, source: Path, more: tuple[str, ...]) -> str:
+    """Return the page of a module: for each group a table, then the docstrings."""
+    names = public(source.read_text()) | {name: f"{module}.{name}" for name in more}
+    groups: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
+    for name in sorted(names, key=str.lower):
+        groups[_group(names[name])].append(name)
+    parts = [f"# {module}\n"]
+    for title, own in groups.items():
+        if own:
+            parts += [f"## {title}\n", "| | |\n|---|---|"]
+            parts += [
+                f"| [`{name.split('.')[-1]}`][{path(module, name)}] | {_first_line(module, name)} |"
+                for name in own
+            ]
+            parts += ["", *(f"::: {path(module, name)}\n" for name in own)]
+    return "\n".join(parts)
+
+
+def linalg() -> str:
+    """Return the page of `mcf.linalg`, whose functions are torch's."""
+    module = importlib.import_module("mcf.linalg")
+    torch = "https://docs.pytorch.org/docs/stable/generated/torch.linalg"
+    names = [n for n in sorted(module.__all__) if inspect.isroutine(getattr(module, n))]
+    listed = ", ".join(f"[`{n}`]({torch}.{n}.html)" for n in names)
+    return f"# mcf.linalg\n\n{inspect.getdoc(module)}\n\nFunctions: {listed}.\n"
+
+
+def _group(origin: str) -> str:
+    return next(title for start, title in GROUPS.items() if f"{origin}.".startswith(f"{start}."))
+
+
+def _first_line(module: str, name: str) -> str:
+    """Return the first sentence of a docstring, fit for the cell of a table."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if isinstance(found, (dict, tuple)) or (not callable(found) and not inspect.ismodule(found)):
+        return ""
+    text = (inspect.getdoc(found) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    return re.split(r"(?<=\.)\s", text)[0]
