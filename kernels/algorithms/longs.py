@@ -97,10 +97,10 @@ def short_with_sign(x, y):
 
 
 def short_negative(x):
-    """Whether the sign bit is set."""
+    """Return whether the sign bit is set."""
     return bits(x) < whole(0)
 
 
 def short_infinite(x):
-    """Whether x is an infinity."""
+    """Return whether x is an infinity."""
     return absolute(x) > const(3.4028234663852886e38)

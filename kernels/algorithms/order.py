@@ -153,7 +153,7 @@ SHORT = {"lt": short_lt, "le": short_le, "eq": short_eq, "ne": short_ne}
 
 
 def _usual(n):
-    """Of `mcf.convert.rounding`: what its `canonical` leaves as it is."""
+    """Return the numbers that `mcf.convert.rounding.canonical` leaves as they are."""
     names = [f"h{k}" for k in range(n)]
     lines = [f"{', '.join(names)} = x", "found = rn(h0 - h0) == ZERO"]
     for k in range(n - 1):

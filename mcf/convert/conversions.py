@@ -1,8 +1,7 @@
 """Compile conversions: one kernel per pair of formats and numbers of components.
 
-The torch executor runs the program of `mcf.convert.rounding`; the others run its recorded formula
-(`mcf.elementary.formula_recording`), with the same bits. The formula computes in the wider of the two
-formats.
+The torch executor runs the program of `mcf.convert.rounding`. The others run its recorded formula
+(`mcf.elementary.formula_recording`), with the same bits. It computes in the wider of both formats.
 """
 
 from __future__ import annotations

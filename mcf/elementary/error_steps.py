@@ -171,7 +171,7 @@ class Steps:
 
 
 class Magnitudes:
-    """The error of `mcf.elementary.ordered_sums.Sums`: the same steps on bounds of each float's magnitude.
+    """The error of `mcf.elementary.ordered_sums.Sums`: its steps on bounds of each magnitude.
 
     Args:
         e: the steps.

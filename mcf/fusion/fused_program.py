@@ -37,7 +37,7 @@ class Statement(NamedTuple):
 
 
 def needed(statements: Sequence[Statement], results: Collection[int]) -> list[Statement]:
-    """Those that results come from, in their order."""
+    """Return the statements that results depend on, in their order."""
     wanted, found = set(results), []
     for each in reversed(statements):
         if not wanted.isdisjoint(each.made):
@@ -47,7 +47,7 @@ def needed(statements: Sequence[Statement], results: Collection[int]) -> list[St
 
 
 def depth_first(statements: Sequence[Statement], results: Sequence[int]) -> list[Statement]:
-    """Those that results come from, each after all that only it needs, longest chain first.
+    """Return the statements that results depend on, depth first, the longest chain first.
 
     So fewer numbers are alive at once than in the order of a recording, where what is done to one
     element of a tensor is done to all of them before the next thing is.
