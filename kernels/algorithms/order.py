@@ -149,16 +149,16 @@ def short_ne(x, y):
 SHORT = {"lt": short_lt, "le": short_le, "eq": short_eq, "ne": short_ne}
 
 
-# Whether an expansion is canonical, and its low zeros made positive.
+# Tests whether an expansion is canonical, and canonical signs of its zeros.
 
 
 def _usual(n):
-    """Of `mcf.convert.rounding`: what its `canonical` leaves as it is."""
+    """Return the test that x is what `canonical` of `mcf.convert.rounding` would return."""
     names = [f"h{k}" for k in range(n)]
     lines = [f"{', '.join(names)} = x", "found = rn(h0 - h0) == ZERO"]
     for k in range(n - 1):
         lines.append(f"found = found & (rn(h{k} + h{k + 1}) == h{k})")
-    # Half the gap to a neighbour, to which what follows may lead.
+    # Test for half the gap to a neighbour, where the next component may change the rounding.
     for k in range(n - 2):
         lines.append(f"twice = rn(const(2.0) * h{k + 1})")
         lines.append(f"apart = rn(rn(h{k} + twice) - h{k}) != twice")
