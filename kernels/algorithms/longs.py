@@ -87,11 +87,11 @@ def nearest(x, shift, least, largest):
     return with_sign(where(rounded > largest, beyond, rounded), x)
 
 
-# Steps of formulas on the bits of float32 registers, beside which a long is a word.
+# Functions on the bits of float32 registers, whose longs are 32-bit words.
 
 
 def short_with_sign(x, y):
-    """|x| with the sign bit of y."""
+    """Return |x| with the sign bit of y."""
     magnitude = bits(x) & whole(0x7FFFFFFF)
     return from_bits(magnitude | (bits(y) & whole(-0x80000000)))
 

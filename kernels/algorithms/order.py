@@ -1,6 +1,6 @@
-"""The order of canonical expansions, which is lexicographic; NaN is the largest.
+"""The order of canonical expansions, which is that of their components; NaN is the largest.
 
-In a canonical expansion each component is the rounded sum of itself and those after it.
+Canonical: each component is the rounding of what it and those below it sum to.
 """
 
 from mcf.kernels.algorithms.families import filled, written
@@ -34,28 +34,28 @@ def before4(t, w):
 BEFORE = {1: before1, 2: before2, 3: before3, 4: before4}
 
 
-# Forms: `before` is filled in for each number of components.
+# The forms: `before` is another function in each of a family.
 
 
 def precedes(t, w):
-    """Form: t < w, or only w is NaN."""
+    """t < w, or w alone is NaN."""
     return before(t, w) | ((w[0] != w[0]) & (t[0] == t[0]))
 
 
 def does_not_follow(t, w):
-    """Form: t <= w, or w is NaN."""
+    """t <= w, or w is NaN."""
     follows = before(w, t)
     return ((t[0] == t[0]) & (w[0] == w[0]) & invert(follows)) | (w[0] != w[0])
 
 
 def does_not_precede(t, w):
-    """Form: t >= w, both numbers; or w is NaN."""
+    """t >= w of numbers, or w is NaN."""
     precedes = before(t, w)
     return ((t[0] == t[0]) & (w[0] == w[0]) & invert(precedes)) | (w[0] != w[0])
 
 
 def falls_below(t, w):
-    """Form: w < t, or only w is NaN."""
+    """w < t, or w alone is NaN."""
     return before(w, t) | ((w[0] != w[0]) & (t[0] == t[0]))
 
 
@@ -69,11 +69,11 @@ DOES_NOT_FOLLOW = _each("does_not_follow", "t <= w, NaN the largest.", does_not_
 DOES_NOT_PRECEDE = _each("does_not_precede", "t >= w, or w is NaN.", does_not_precede)
 
 
-# Sort keys of narrow components, in float64: see `mcf.kernels.narrow_keys`.
+# Keys of narrow components, in float64: see `mcf.kernels.narrow_keys`.
 
 
 def summed(x, limit, huge):
-    """Return (s, e) with s + e = x0 + x1; infinity and 0 for magnitudes from `limit` on."""
+    """(s, e) with s + e = x0 + x1, infinity and 0 from `limit` on."""
     s, e = two_sum(x[0], x[1])
     inside = (s < limit) & (neg(s) < limit)
     return where(inside, s, rn(s * huge)), where(inside, e, ZERO)
@@ -84,17 +84,17 @@ def _alone(s, limit, huge):
 
 
 def summed_alone2(x, limit, huge):
-    """Return x0 + x1, which must be exact; infinity for magnitudes from `limit` on."""
+    """x0 + x1 where that is exact, infinity from `limit` on."""
     return (_alone(rn(x[0] + x[1]), limit, huge),)
 
 
 def summed_alone3(x, limit, huge):
-    """Return x0 + x1 + x2, which must be exact."""
+    """x0 + x1 + x2 where that is exact."""
     return (_alone(rn(rn(x[0] + x[1]) + x[2]), limit, huge),)
 
 
 def summed_alone4(x, limit, huge):
-    """Return x0 + x1 + x2 + x3, which must be exact."""
+    """x0 + x1 + x2 + x3 where that is exact."""
     return (_alone(rn(rn(rn(x[0] + x[1]) + x[2]) + x[3]), limit, huge),)
 
 
@@ -102,7 +102,7 @@ SUMMED_ALONE = {2: summed_alone2, 3: summed_alone3, 4: summed_alone4}
 
 
 def left_over(out_e):
-    """Return whether a sum is not exact."""
+    """Whether a sum is not exact."""
     return (out_e != ZERO,)
 
 
@@ -149,16 +149,16 @@ def short_ne(x, y):
 SHORT = {"lt": short_lt, "le": short_le, "eq": short_eq, "ne": short_ne}
 
 
-# Whether an expansion is canonical, and its low zeros made positive.
+# Tests whether an expansion is canonical, and canonical signs of its zeros.
 
 
 def _usual(n):
-    """Return the numbers that `mcf.convert.rounding.canonical` leaves as they are."""
+    """Return the test that x is what `canonical` of `mcf.convert.rounding` would return."""
     names = [f"h{k}" for k in range(n)]
     lines = [f"{', '.join(names)} = x", "found = rn(h0 - h0) == ZERO"]
     for k in range(n - 1):
         lines.append(f"found = found & (rn(h{k} + h{k + 1}) == h{k})")
-    # Half the gap to a neighbour, to which what follows may lead.
+    # Test for half the gap to a neighbour, where the next component may change the rounding.
     for k in range(n - 2):
         lines.append(f"twice = rn(const(2.0) * h{k + 1})")
         lines.append(f"apart = rn(rn(h{k} + twice) - h{k}) != twice")
