@@ -53,7 +53,7 @@ class Narrowed(Bindable):
     """Convert int64 numbers to int32; the operands are the source and the target."""
 
     def __init__(self, count: int) -> None:
-        """Prepare for `count` numbers."""
+        """Prepare the conversion of `count` numbers."""
         self._count = count
 
     def bound(self, addresses: Sequence[int]) -> Bound:

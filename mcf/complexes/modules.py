@@ -31,7 +31,7 @@ def _of_parts(parts: Any, context: Any) -> MCFComplexTensor:
 
 # `torch.nn.Parameter` sets this on objects that are not plain tensors, and returns them.
 method("_is_param", property(lambda z: False, _no_parameter))
-# Read by `load_state_dict` of modules.
+# `load_state_dict` of modules reads this.
 method("is_meta", property(lambda z: z.real.is_meta))
 # Arguments and results of torch.func: the tree of the parts.
 register_pytree_node(
