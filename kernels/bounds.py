@@ -34,7 +34,7 @@ class Guarantee:
         formula: the relative parts, polynomials in u = 2**-p; of what takes a count the bound to
             first order, in the letters of `docs/numerics.md`.
         algorithm: its name.
-        source: of the proof, or "observed".
+        source: the publication with the proof, or "observed".
         of_terms: ... plus this times the size of what is added up: |x * y| for "fma".
         requires: under which conditions, in words, besides normalised arguments and the absence of
             overflow.
@@ -64,7 +64,7 @@ def bound(
             second argument. "two_sum", "fast_two_sum", "split" and "two_prod" are exact under the
             preconditions in `requires`, and give two components.
         terms: components of the result, 1 to 4.
-        dtype: of the components.
+        dtype: the dtype of the components.
         count: for "renormalize" how many floats there are, if that is known: as many as there are
             terms, or fewer, are exact.
 

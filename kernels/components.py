@@ -35,7 +35,7 @@ def checked(
 
     Args:
         function: its name, for messages.
-        names: of its arguments.
+        names: the names of its arguments.
         arguments: tensors, which are expansions of one component, and tuples of tensors.
         most: components of an argument.
         counts: how many components each argument has, where that is fixed; 1 for a tensor.

@@ -40,19 +40,19 @@ LARGEST, HIGHEST = 1022, 1000
 
 
 class Limits(NamedTuple):
-    """Limits of the residuals, in units of u^terms and from first components; rows are W's.
+    """Bounds of the residuals, in units of u^terms, tested on leading components.
 
     Args:
-        own: of W W^T - I on the diagonal, times rows.
-        off: of W W^T off the diagonal.
-        cosine: of x y^T / (|x| |y|) of rows of X; roots are of one component.
-        drift: of W M - X, times rows and |M|.
-        mixed: of 2^(1/2) times what V^T A V has above its diagonal, times rows and |A|.
+        own: bounds the diagonal of W W^T - I, times the number of rows.
+        off: bounds the other elements of W W^T.
+        cosine: bounds x y^T / (|x| |y|) for rows x, y of X; square roots have one component.
+        drift: bounds W M - X relative to |M|, times the number of rows.
+        mixed: bounds 2^(1/2) times the upper triangle of V^T A V, likewise relative to |A|.
 
-    Sizes of matrices are of Frobenius, of whole multiples of a step, whose squares' sums have no
-    order. With t for the sum of squares of M rounded down to multiples of 2^-10 each, and 2^k the
-    largest power of two whose square is at most t, others' steps are limit 2^k / (64 columns), and
-    each number but 0 counts one step more than it has; LOST steps are as many as there are.
+    Norms are Frobenius norms of elements rounded to multiples of a step, so that the sums of
+    squares do not depend on the order. Let t be the sum of squares of M, each rounded down to a
+    multiple of 2^-10, and 2^k the largest power of two with 4^k <= t. The steps of the residuals
+    are limit 2^k / (64 columns); nonzero elements count one step more, and at most LOST steps.
     """
 
     own: float
@@ -71,10 +71,10 @@ class Numbers(NamedTuple):
     Args:
         symmetric: whether it is `eigh`, else `svd`.
         plain: the exponent of the sweeps' tolerance.
-        tolerance: that of the corrections'.
-        steps: how often the start of the corrections is made orthogonal.
-        share: the exponent of the share of the largest row from which on rows are looked at.
-        limits: what may be left.
+        tolerance: the exponent of the corrections' tolerance.
+        steps: the number of orthogonalisation steps before the corrections.
+        share: the exponent of the relative size, to the largest row, above which rows are tested.
+        limits: the bounds of the residuals.
     """
 
     symmetric: bool
@@ -91,10 +91,10 @@ class Decomposition:
     """Eigenvalues and eigenvectors, or singular values and vectors, of float64 expansions.
 
     Args:
-        given: components of matrices and results, as many as `terms`, or one.
-        terms: components of what is computed with.
-        rotations: the sweeps.
-        more: those in expansions.
+        given: the number of components of matrices and results: `terms` or 1.
+        terms: the number of components of the computation.
+        rotations: the sweeps in float64.
+        more: the sweeps in expansions.
         refinement: the corrections.
         plain: the fold of products of one component, for norms of the start.
         settle_plain: its partial sums -> as many components.

@@ -27,17 +27,17 @@ class Field:
     """A tensor of a kernel: how it is stored and whether the kernel reads or writes it.
 
     Args:
-        name: of the field.
-        format: of its elements.
+        name: the name of the field.
+        format: the format of its elements.
         read: whether the kernel loads it.
         written: whether the kernel stores it.
-        rounding: the algorithm that rounds a float32 register at random when it is stored, from
-            the number and 16 random bits; None rounds to nearest.
-        draw: which random bits of the element that takes: "weight", "first" or "second".
-        uniform: whether the tensor has one element, which stands for every index. Never the first
+        rounding: the algorithm that rounds a float32 register stochastically when it is stored,
+            from the number and 16 random bits; None rounds to nearest.
+        draw: the random bits that `rounding` uses: "weight", "first" or "second".
+        uniform: whether the tensor has one element, which is used at every index. Never the first
             field of a kernel, never written.
-        table: whether the tensor is a table of numbers of the registers' format, which the kernel
-            reads by `gather`, at any place and any number of times; `uniform` too.
+        table: whether the tensor is a lookup table in the registers' format, which the kernel reads
+            by `gather`, at any index and any number of times; `uniform` too.
 
     A field whose format packs two numbers into an element has half as many elements as the others
     in its last dimension, which is even. Never the first field of a kernel, never uniform, and

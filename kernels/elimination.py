@@ -18,7 +18,7 @@ An "lu" of a whole square matrix may go on with it, in the same call:
 4. The rows of X are exchanged as those of A were, and L Y = X and U Z = Y are solved in place, the
    second from the last row to the first, in the order of a substitution.
 5. The determinant is U's diagonal, whose first number has the sign of the exchanges, multiplied by
-   halves: of m numbers number k < m // 2 becomes k times m - m // 2 + k, until one is left.
+   halves: terms k < m // 2 and m - m // 2 + k are combined until one is left.
 
 An element goes through the same operations in the same order whatever the
 other rows and columns are, so that launches of `div`, `fma` and `sqrt`, one for each j, have the
@@ -46,9 +46,9 @@ class Elimination:
 
     Args:
         kind: "lu", "cholesky" or "substitution".
-        format: of the components and of the arithmetic.
-        terms: components of a number; of a complex one those of the real part and then the others.
-        head: what a row is divided by, of the diagonal's number; not for "substitution".
+        format: the format of the components and of the arithmetic.
+        terms: the number of components; a complex number has those of the real part first.
+        head: maps a diagonal element to the divisor of its row; not for "substitution".
         quotient: (x, h) -> x / h.
         update: (z, m, w) -> z - m w, or z - conj(m) w for "cholesky".
         magnitude: x -> |x|, of which the largest is the pivot.
@@ -72,8 +72,8 @@ def elimination(kind: str, fmt: Format, terms: int, parts: int = 1) -> Eliminati
     """Return the elimination of a kind for a format and a number of components.
 
     Args:
-        kind: as `Elimination` has it.
-        fmt: of the components.
+        kind: see `Elimination`.
+        fmt: the format of the components.
         terms: components of a real number, or of each part of a complex one.
         parts: 1 for real numbers, 2 for complex ones.
     """

@@ -37,7 +37,7 @@ class Launch(Protocol):
         """Apply the kernel.
 
         Args:
-            addresses: of the tensors, a list for each field with those of all rows.
+            addresses: a list for each field with the tensors' addresses in all rows.
             scalars: a float64 NumPy array [rows, scalars], or a tensor; anything where the kernel
                 has none.
             live: one number on the device; where it is 0 nothing is written, and the sums are 0.
@@ -83,13 +83,13 @@ class Executor(Factoriser, abc.ABC):
     Every executor gives the same bits; they differ in what they run on and in speed.
 
     Attributes:
-        name: as `mcf.set_executor` takes it.
-        devices: types of the devices whose tensors it takes; none for all.
-        tensors: those tensors in words, for messages.
-        longest: how many operations of arithmetic a formula may have that is made of a program; 0
-            where one kernel is no faster than many.
-        crowded: whether a program's statements go each before what needs it, so that few numbers
-            are alive at once, and not independent ones side by side, so that several run at once.
+        name: the name that `mcf.set_executor` accepts.
+        devices: the device types it supports; empty for all.
+        tensors: a description of those tensors, for messages.
+        longest: the largest number of arithmetic operations in a fused program; 0 if one kernel is
+            no faster than several.
+        crowded: whether each statement of a program is placed next to its use, which keeps few
+            values alive, and not next to independent statements, which run in parallel.
         native: whether a prepared launch of one row is a native call of addresses.
         small: whether long formulas read and write numbers of 16 bits, whatever the registers.
     """
@@ -220,7 +220,7 @@ class Executor(Factoriser, abc.ABC):
             exponent: integers [M, k].
             digits: int64 [M, n], contiguous; digit j counts 2**(32 j + base), and has room for
                 what is added.
-            base: of digit 0.
+            base: the exponent of digit 0.
         """
         fraction, e = torch.frexp(x)
         mantissa = (fraction * 2.0**53).long()
@@ -245,8 +245,8 @@ class Executor(Factoriser, abc.ABC):
             t: a contiguous floating-point tensor.
             first: a power of two, float64 on the tensor's device.
             second: another power of two; with both, |t first second| < 1.
-            high: at most 28.
-            low: at most 30.
+            high: an integer of at most 28.
+            low: an integer of at most 30.
 
         Returns:
             Two zero-dimensional int64 tensors on the tensor's device.

@@ -33,8 +33,8 @@ class ExpansionBound:
         coefficients: (power, coefficient) pairs of the relative part, a polynomial in u.
         absolute: the absolute part, in units of eta.
         algorithm: its name.
-        source: where it is proved; "observed" for a bound that was not exceeded in the trials of
-            `docs/numerics.md` and is no more than that.
+        source: the publication with the proof; "observed" for a bound that no trial in
+            `docs/numerics.md` exceeded and that is not proved.
         float_second: whether the row is for a float as second argument.
         of_product: like `coefficients`, of what is relative to |x * y| in `fma`.
     """

@@ -78,11 +78,11 @@ class Factoriser:
             spec: a "substitution".
             a: components [B, w, w] of any strides, of which one triangle is read.
             x: components [B, w, k] of any strides, overlapping neither A nor themselves.
-            upper: which triangle; rows then go from the last to the first.
-            unit: whether the diagonal is taken for ones.
+            upper: whether A is upper triangular; rows then go from the last to the first.
+            unit: whether the diagonal is assumed to be 1.
 
         Returns:
-            False where it has none, and has done nothing.
+            False without such a loop; nothing is changed then.
         """
         return False
 
@@ -100,17 +100,17 @@ class Factoriser:
 
         Args:
             spec: the reflections.
-            r: float64 components, contiguous [B, m, n]; the panel are the columns from `start` on,
-                and the rows from there on. What is left below its diagonal means nothing.
+            r: float64 components, contiguous [B, m, n]; the panel consists of the rows and columns
+                from `start` on. Its elements below the diagonal are undefined afterwards.
             start: its first row and column.
-            v: where V goes, contiguous [B, m - start, w].
-            t: where T goes, contiguous [B, w, w].
-            whole: whether columns on the right of the panel are reflected too, of a panel with all
-                reflections, for whose V and T nobody asks.
-            q: where columns of Q go, contiguous [B, m - start, k], of a panel with all reflections.
+            v: receives V, contiguous [B, m - start, w].
+            t: receives T, contiguous [B, w, w].
+            whole: whether to reflect the columns right of the panel too; the panel then has all
+                reflections, and V and T are not needed.
+            q: receives columns of Q, contiguous [B, m - start, k]; only with all reflections.
 
         Returns:
-            False where it has none, and has done nothing.
+            False without such a loop; nothing is changed then.
         """
         return False
 
@@ -122,12 +122,12 @@ class Factoriser:
         Args:
             spec: the sweeps.
             x: float64 components [B, n, columns], contiguous, n even; changed in place.
-            width: of the columns that become orthogonal, at least 1.
-            counted: rows, for `converged`.
-            tolerance: its exponent, of a power of two.
+            width: the number of columns that become orthogonal, at least 1.
+            counted: the number of rows that `converged` tests.
+            tolerance: the exponent of a power of two.
 
         Returns:
-            Which matrices converged, bool [B]; None where it has none, and has done nothing.
+            Per matrix whether it converged, bool [B]; None without such a loop.
         """
         return None
 
@@ -148,11 +148,11 @@ class Factoriser:
             spec: the corrections.
             a: M, components, contiguous [B, n, columns].
             w: W, contiguous [B, n, n], changed in place.
-            x: where W M goes, contiguous [B, n, columns].
-            squares: where the squared norms of its rows go, contiguous [B, n].
-            steps: how often W is made orthogonal first.
-            tolerance: an exponent, of a power of two.
-            share: likewise.
+            x: receives W M, contiguous [B, n, columns].
+            squares: receives the squared norms of the rows of W M, contiguous [B, n].
+            steps: the number of orthogonalisation steps on W before the corrections.
+            tolerance: the exponent of a power of two.
+            share: the exponent of a power of two.
 
         Returns:
             What each matrix ended as, integers [B]; None where it has none, and has done nothing.

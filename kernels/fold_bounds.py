@@ -12,8 +12,8 @@ from fractions import Fraction
 from mcf.kernels.fold import BLOCK, GROUP, LANES, state_for
 from mcf.kernels.formats import FP32, FP64, Format
 
-# By number of registers s, in units of u**s T: errors of a term and its tree, and of each later
-# combination.
+# Error bounds in units of u**s T by number of registers s: `_TREE` for a term and its summation
+# tree, `_STEP` for each later combination.
 _TREE = {2: 36, 3: 250, 4: 3000}
 _STEP = {2: 3, 3: 24, 4: 240}
 

@@ -232,7 +232,7 @@ def renormalize(x: Argument, terms: int | None = None, *, out: Out = None) -> Co
     Args:
         x: the floats; each broadcasts.
         terms: components of the result, 1 to 4; None for as many as there are floats, at most 4.
-        out: where the result goes.
+        out: the components that receive the result.
     """
     given = checked("renormalize", ("x",), (x,), MAX_FLOATS)
     if terms is None:
@@ -263,7 +263,7 @@ def ldexp(x: Argument, exponent: Tensor | int, *, out: Out = None) -> Components
     Args:
         x: the expansion.
         exponent: an integer or a tensor of integers that broadcasts with x.
-        out: where the result goes.
+        out: the components that receive the result.
     """
     [given] = checked("ldexp", ("x",), (x,))
     if isinstance(exponent, bool) or not isinstance(exponent, (int, Tensor)):

@@ -28,22 +28,22 @@ class Operation:
     """A function on component tuples.
 
     Args:
-        name: of the function; the operator is called `name` or `expansion_name`, see `operator`.
-        arguments: their names.
-        algorithms: by the largest number of components among the arguments, from one; of a
-            function of a fixed number of components the only one.
-        special: algorithms for some numbers of components of the arguments.
-        constants: names of parameters that are 1.
-        results: the number of components of the result where it is not the arguments'.
-        components: how many each argument has, where that is fixed: then the algorithm takes them
-            one by one, and not as tuples.
-        result: the format of the result where it is not the arguments': INT8 for 0 and 1, the bytes
-            of a bool tensor.
-        truths: names of arguments that are truth values, the bytes of a bool tensor.
-        floats: names of arguments of which an algorithm in `special` takes one component.
-        parts: how many expansions the result is.
-        narrow: the algorithms in float32 registers, where those are others.
-        short: those of formats of 16 bits by numbers of components, where those are others.
+        name: the name of the function; the operator is `name` or `expansion_name`, see `operator`.
+        arguments: the names of its arguments.
+        algorithms: by the largest number of components among the arguments, starting at one; a
+            function with a fixed number of components has one.
+        special: algorithms for particular numbers of components of the arguments.
+        constants: names of parameters that are always 1.
+        results: the number of components of the result if it differs from the arguments'.
+        components: the number of components of each argument if it is fixed: the algorithm then
+            takes components one by one instead of tuples.
+        result: the format of the result if it differs from the arguments': INT8 for 0 and 1, the
+            bytes of a bool tensor.
+        truths: names of mask arguments, the bytes of a bool tensor.
+        floats: names of arguments of which an algorithm in `special` uses one component.
+        parts: the number of expansions in the result.
+        narrow: the algorithms in float32 registers if they differ.
+        short: the algorithms of 16-bit formats by number of components if they differ.
     """
 
     name: str
@@ -193,17 +193,17 @@ def _kernel(
     """Return a kernel of an algorithm on components.
 
     Args:
-        name: of the kernel.
+        name: the name of the kernel.
         function: the algorithm.
         fmt: the format of components and arithmetic.
         arguments: per parameter its name, its components in memory and those the algorithm takes;
-            what memory lacks is zero. None of them for a parameter that is no tuple.
-        terms: components of the result.
-        constants: names of parameters that a launch gives as scalars.
-        uniform: names of parameters of which there is one for all elements.
+            components that memory lacks are zero. None for a parameter that is no tuple.
+        terms: the number of components of the result.
+        constants: names of parameters that are passed as scalars of a launch.
+        uniform: names of parameters with one value for all elements.
         rounded: whether results are sums that end in `rc`, or selections among those.
-        result: the format of the results where it is not `fmt`.
-        truths: names of parameters that are truth values.
+        result: the format of the results if it is not `fmt`.
+        truths: names of mask parameters.
     """
     results = tuple(f"r{k}" for k in range(terms))
     stored = [

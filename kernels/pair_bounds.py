@@ -21,9 +21,9 @@ class Bound:
         terms: (power, coefficient) pairs of the bound's polynomial in u; none if it is exact.
         minimum_p: the least precision for which the source proves it.
         algorithm: the algorithm's name in the literature.
-        source: where the bound is proved.
+        source: the publication with the proof.
         doi: the source's DOI.
-        precondition: in words; every row also requires finite arguments.
+        precondition: a sentence; every row also requires finite arguments.
         product_margin: for products, the least exponent(a) + exponent(b) - emin - p of the leading
             components for which underflow is harmless (an argument of 0 always is); None for
             operations which underflow cannot harm.

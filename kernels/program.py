@@ -73,11 +73,11 @@ class Move(NamedTuple):
     """Copy elements into other tensors: out[i] = x[index[i]], or out[i] = x[i].
 
     Args:
-        sources: the places of tensors.
-        targets: where they go, contiguous.
-        elements: how many each has.
-        index: int64, which they are; None for the same order.
-        size: bytes of an element, one of `SIZES`.
+        sources: the slots of the tensors to copy.
+        targets: the slots of the contiguous tensors that receive them.
+        elements: the number of elements of each tensor.
+        index: int64 source indices; None for the same order.
+        size: the bytes per element, one of `SIZES`.
         to: bytes of what floats of 4 or 8 become, if they become others; 0 if not.
     """
 
@@ -105,8 +105,8 @@ class Within(NamedTuple):
     """Test float64 numbers: unless all are zero or in a range, skip the steps that follow.
 
     Args:
-        places: of the tensors.
-        elements: how many each has.
+        places: the slots of the tensors.
+        elements: the number of elements of each tensor.
         least: the smallest magnitude allowed, positive.
         most: the largest one, finite.
     """
@@ -134,11 +134,11 @@ def native_words(name: str, text: str, head: list[int], addresses: list[int], ke
     """Return a call of a native function whose table has parameters, addresses and a result entry.
 
     Args:
-        name: of the function.
-        text: of its code, see `sequence.native_of`.
-        head: the words before the addresses.
-        addresses: of the operands.
-        keep: what the words belong to.
+        name: the name of the function.
+        text: its source, see `sequence.native_of`.
+        head: the parameters, which precede the addresses.
+        addresses: the addresses of the operands.
+        keep: the owner of memory that the parameters point to.
     """
     table = array("Q", [*head, *addresses, 0])
     place = table.buffer_info()[0]

@@ -50,7 +50,7 @@ class Refinement:
     Args:
         terms: components of a number, of both parts of a complex one.
         parts: 1 for real numbers, 2 for complex ones.
-        fold: of products.
+        fold: the fold of products.
         settle: partial sums -> as many components.
         total: (x, y) -> x + y.
         difference: (x, y) -> x - y.

@@ -42,7 +42,7 @@ class Reflection:
     Args:
         terms: components of a number, of both parts of a complex one.
         parts: 1 for real numbers, 2 for complex ones.
-        fold: of inner products.
+        fold: the fold of inner products.
         scaled: x and two powers of two -> their product.
         settle: partial sums -> as many components.
         reflector: (x[0], s, flat) -> d, tau.
@@ -116,7 +116,7 @@ def complex_fold(terms: int, fold: Fold, settle: Algorithm) -> tuple[ComplexFold
 
     Args:
         terms: components of a part.
-        fold: of products of real numbers.
+        fold: the fold of products of real numbers.
         settle: its partial sums -> as many components.
     """
     sums = complex_formulas.sums(terms, fold.state, fold.term, fold.merge, fold.combine, settle)

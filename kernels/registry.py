@@ -252,9 +252,9 @@ def rows(task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bo
     """Run a task on each row, if the executor has a loop for it.
 
     Args:
-        task: what, see `mcf.kernels.row_tasks`.
+        task: the task, see `mcf.kernels.row_tasks`.
         shape: rows and count, both positive.
-        tensors: as the task has them.
+        tensors: the tensors of the task, in its order.
 
     Returns:
         False where there is none, and nothing has been done.

@@ -60,10 +60,10 @@ class Rotations:
     Args:
         terms: components of a number, of both parts of a complex one.
         parts: 1 for real numbers, 2 for complex ones.
-        fold: of inner products in more than one.
+        fold: the fold of inner products in several components.
         settle: partial sums -> as many components.
         rotation: (x x^H, y y^H, x y^H, tolerance) -> cosine, sine, |cos| of the angle, |t|.
-        rotated: (cosine, sine, x, y) -> what becomes of x and y.
+        rotated: (cosine, sine, x, y) -> the rotated x and y.
         converged: (|cos|, |t|, rows, tolerance) -> whether the rows are orthogonal.
         conjugate: x -> conj(x), of complex numbers.
     """

@@ -117,16 +117,16 @@ class RowTask:
     """A task on rows and its options.
 
     Args:
-        name: of the task.
-        terms: components of keys, or of what runs.
-        moved: components of x.
-        options: whole numbers from 0 on.
-        inner: how far apart neighbours of a row are, in elements.
-        narrow: how numbers are kept, where that is not as what is computed with.
-        format: of the components of x in "sort", "highest", "lowest" and running extremes, which
-            are moved as they are.
-        keys: the format of what "highest" and "lowest" look at, and of the keys of running extremes
-            where those are any pairs.
+        name: the name of the task.
+        terms: the number of components of keys, or of running results.
+        moved: the number of components of x.
+        options: whole numbers, 0 or larger.
+        inner: the stride between neighbours in a row, in elements.
+        narrow: the storage format if it differs from that of the computation.
+        format: the format of x in "sort", "highest", "lowest" and running extremes, which only copy
+            x.
+        keys: the format of the keys of "highest" and "lowest", and of running extremes on arbitrary
+            pairs.
     """
 
     name: str
@@ -161,5 +161,5 @@ class RowTask:
 
     @property
     def network(self) -> Algorithm | None:
-        """The part of the algorithm that decides the bits of finite numbers, or None."""
+        """The algorithm that determines the result of "cumsum" for finite input; None otherwise."""
         return ieee.SUM[self.terms] if self.name == "cumsum" else None

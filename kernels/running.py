@@ -71,7 +71,7 @@ def running_extremes(keys: Sequence[Tensor], largest: bool) -> Tensor:
 
     Args:
         keys: canonical components [rows, count] of any format.
-        largest: which.
+        largest: whether to return the largest element.
 
     Returns:
         int64 [rows, count].

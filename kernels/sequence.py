@@ -21,11 +21,11 @@ class Bound(NamedTuple):
     Args:
         function: the address of native code, `void(uint64)`.
         data: its argument.
-        zeros: addresses of two words that are 0 before each call.
-        counted: the address of a float64 number that has to be 0 after it; 0 for none.
-        keep: what all of these belong to.
-        at: of each operand, in their order, the address of the word that says where it is.
-        threaded: whether it calls the team of threads: `team.announce` has to come before.
+        zeros: addresses of two 64-bit fields that must be 0 before each call.
+        counted: the address of a float64 that must be 0 after the call; 0 for none.
+        keep: the owner of the memory at these addresses.
+        at: for each operand in order, the address of the field that holds its address.
+        threaded: whether it runs on the thread team, which requires `team.announce` before it.
     """
 
     function: int

@@ -120,7 +120,7 @@ def are_components(function: str, *values: Any) -> bool:
     """Return whether all values are component tuples or plain tensors, none an `MCFTensor`.
 
     Raises:
-        TypeError: for both, and for neither.
+        TypeError: for a mixture of tuples and `MCFTensor`s, and if there are neither.
     """
     expansion = any(isinstance(v, _TENSORS) for v in values)
     components = any(isinstance(v, (tuple, list)) for v in values)
@@ -219,9 +219,9 @@ def _public(
     """Extend an elementary function of component tuples to tensors.
 
     Args:
-        function: of tuples of components.
-        of_tensors: the same of tensors, some of which are expansions.
-        arguments: how many are tensors or tuples; what follows is passed on.
+        function: the function of tuples of components.
+        of_tensors: the function of tensors, some of which are expansions.
+        arguments: the number of tensor arguments; the others are passed on.
     """
     name = function.__name__
 

@@ -19,7 +19,7 @@ def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
     """Return the algorithm (x,) -> `terms` components of the sum of the `count` floats in x.
 
     With `partial` the floats are those of a partial sum, and only the first counts where it is not
-    finite: what is left of the rounding errors of an infinity is NaN.
+    finite: the rounding errors of an infinity are NaN.
 
     1. Each float in turn is added to those before it, smallest first, by TwoSum (Shewchuk 1997,
        Grow-Expansion, doi:10.1007/PL00009321): the components no longer overlap, their sum is

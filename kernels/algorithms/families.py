@@ -16,10 +16,10 @@ def filled(form: FunctionType, name: str, doc: str, **functions: Any) -> Functio
     """Return a copy of a form in which open names refer to the given functions.
 
     Args:
-        form: a function over names that its module does not define, and over others.
-        name: of the function.
-        doc: its docstring.
-        functions: what the form leaves open, by name.
+        form: a function with global names that its module does not define, and others.
+        name: the name of the copy.
+        doc: the docstring of the copy.
+        functions: the values of the undefined names.
     """
     names = {"co_name": name}
     # Triton identifies functions by their qualified name, which exists from Python 3.11 on.
@@ -38,12 +38,12 @@ def written(
     """Compile statements into a function, for formulas whose length is a parameter.
 
     Args:
-        name: of the function.
-        parameters: as they stand in its definition.
+        name: the name of the function.
+        parameters: the parameter list of its definition.
         body: its statements.
         doc: its docstring.
-        filename: what tracebacks say, where the name says too little.
-        names: what the statements call.
+        filename: the file name in tracebacks, if `name` is not enough.
+        names: the globals that the statements use.
     """
     text = "\n".join([f"def {name}({parameters}):", *(f"    {line}" for line in body)]) + "\n"
     filename = listed(text, filename.strip("<>") or f"mcf {name}")

@@ -175,11 +175,11 @@ def each(name: str, doc: str, form: FunctionType, **families: Any) -> dict[int, 
     """Fill a form for each number of components that all families have.
 
     Args:
-        name: what the functions' names begin with; the number follows.
+        name: the prefix of the functions' names; the number of components follows.
         doc: the functions' docstring.
         form: one of the forms above.
-        families: of functions by number of components, or one function for all, by the name that
-            the form has for them.
+        families: values for the names in the form: functions by number of components, or one
+            function for all.
     """
     counts = [set(f) for f in families.values() if isinstance(f, Mapping)]
 

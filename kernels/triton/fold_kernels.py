@@ -71,7 +71,7 @@ def _assign(
             is a number in one branch and a block in another.
         value: the expression of the new partial sum.
         live: the mask.
-        old: what stays elsewhere: "zero", or the prefix of the old partial sum.
+        old: the value where the mask is false: "zero", or the prefix of the old partial sum.
     """
     pad = "    " * indent
     lines = [f"{pad}{_names(spec, new)} = {value}"]

@@ -35,7 +35,7 @@ class Work(NamedTuple):
     """The blocks of some rows of tensors.
 
     Args:
-        alignment: of all addresses of the rows, in bytes.
+        alignment: the alignment of all addresses of the rows, in bytes.
         grid: the number of blocks.
         counts: the number of blocks of each row of the launch, 0 for those that are left out.
         owners: the row of each block.
@@ -138,7 +138,7 @@ def work_list(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
 
 
 def _launch(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor) -> Tensor | None:
-    """Launch a kernel on one row, whose tensors are arguments, so that no table is needed."""
+    """Launch a kernel on one row, with tensors as arguments instead of a table of addresses."""
     device = row[0].device
     n = row[0].numel()
     size = block(spec, interpreted=device.type == "cpu")

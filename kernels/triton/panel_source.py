@@ -25,9 +25,9 @@ class KernelText:
     """The source of a kernel on tuples of components, built line by line.
 
     Args:
-        operands: the number of components of each; `p_a_0` is the address of the first of a.
-        words: the arguments that are integers.
-        constants: those that are known when it is compiled.
+        operands: the number of components of each operand; `p_a_0` is the address of a[0].
+        words: the integer arguments.
+        constants: the arguments that are known at compile time.
     """
 
     def __init__(
@@ -96,15 +96,15 @@ def folded(
     """Emit a fold of the terms f = first, ..., stop - 1 into `name`0, ..., as in a matrix product.
 
     Args:
-        text: what they are added to.
-        depth: of the lines.
-        name: of the partial sums.
-        state: how many registers they have.
-        first: an integer.
-        stop: one after the last.
-        left: the tuple at a place, by name.
-        right: another.
-        shape: of the partial sums.
+        text: the source to which the lines are appended.
+        depth: the indentation of the lines.
+        name: the prefix of the partial sums.
+        state: the number of registers of a partial sum.
+        first: the first index.
+        stop: the last index plus one.
+        left: maps an index variable to the left factor, a tuple.
+        right: maps an index variable to the right factor.
+        shape: the shape of the partial sums.
     """
     sums = variables(name, state)
     names = sums[1:-1].rstrip(", ")

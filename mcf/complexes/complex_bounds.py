@@ -175,8 +175,8 @@ FUNCTIONS: dict[str, Callable[[Real], float]] = {
     "complex_acosh": _acos,
     "complex_atanh": _atanh,
 }
-# Underflow errors in units of the smallest subnormal: of two products per part; of scaling back a
-# quotient.
+# Underflow errors in units of the smallest subnormal, from two products per part or from scaling
+# back a quotient.
 ABSOLUTE = {"complex_add": 0.0, "complex_mul": 64.0, "complex_div": 4.0, "complex_abs": 2.0}
 # Relative underflow error of a quotient of scaled numbers between 0.3 and 3, in the same units.
 SCALED = {"complex_div": 1400.0}

@@ -53,7 +53,7 @@ def complex(
     if count is None:
         count = max((v.terms for v in expansions), default=1 if floats else 2)
     arrays = [v for v in (real, imag) if isinstance(v, (Tensor, np.ndarray))]
-    # Numbers adapt to arrays, as in arithmetic.
+    # Python numbers take the dtype and components of arrays, as in arithmetic.
     _, kind = like_data(arrays or [real, imag], count, dtype)
     x, y = (_part(v, count, kind) for v in (real, imag))
     shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]

@@ -79,8 +79,8 @@ def differentiable(
     """Compute a function in float64 components, rounded once, with a derivative.
 
     Args:
-        function: of complex expansion tensors of float64 components (at least two for narrower
-            formats); it returns complex and real expansion tensors and plain ones.
+        function: takes complex expansion tensors of float64 components (at least two for narrower
+            formats) and returns complex, real and plain tensors.
         derivative: see `Derivative`.
         given: complex expansion tensors of one format.
         widen: False to compute in the format itself.

@@ -46,7 +46,7 @@ _TERMS = 400
 
 @functools.cache
 def asymptotic(m: int, k: int) -> Fraction:
-    """Return the coefficient of 1 / zeta^k: u_k of Ai, or v_k of Ai', the derivative of order m."""
+    """Return the coefficient of 1 / zeta^k: u_k for Ai (m = 0), v_k for Ai' (m = 1)."""
     if k == 0:
         return Fraction(1)
     u = asymptotic(0, k - 1) * Fraction((6 * k - 5) * (6 * k - 3) * (6 * k - 1), 216 * k)

@@ -130,7 +130,7 @@ class About(NamedTuple):
     """A zero, and coefficients about it in units of 2**-_BITS.
 
     Attributes:
-        zero: in these units, too; 0 for the expansion about 0.
+        zero: the zero in the same units; 0 for the expansion about 0.
         first: coefficients of J_n.
         second: coefficients of Y_n; empty about zeros of J_n.
     """

@@ -64,7 +64,7 @@ def at_node(name: str, z: Components, degrees: int, spare: float = 0.0) -> Compo
     """Evaluate a table's series at the nearest node for 0 <= z < 32.
 
     Args:
-        name: of the table.
+        name: the name of the table.
         z: the argument.
         degrees: coefficients that a node has.
         spare: bits by which the series falls less than by 6 a degree.

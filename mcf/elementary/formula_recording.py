@@ -221,7 +221,7 @@ def formula(
     rounds to the format.
 
     Args:
-        name: of the function.
+        name: the name of the function.
         compute: the program: arguments, format and number of components of the result.
         arguments: their names.
         fmt: the format of the components.

@@ -30,11 +30,11 @@ class Argument(NamedTuple):
     """An argument and its range.
 
     Attributes:
-        x: the argument, or 1 where it needs no computation.
-        good: where it needs computation.
-        down: where it is below zero.
-        low: where |x| < 1/2.
-        far: where z is at least 64.
+        x: the argument, or 1 where nothing is computed.
+        good: the mask of elements that are computed.
+        down: the mask of x < 0.
+        low: the mask of |x| < 1/2.
+        far: the mask of z >= 64.
         z: floats whose sum is the argument of the series.
     """
 

@@ -43,8 +43,8 @@ def function(*names: str, parts: int = 1) -> Callable[[Compute], Callable[..., C
     """Turn a program into the function on components of the same name, and register it.
 
     Args:
-        *names: of its arguments, each a tuple of components.
-        parts: how many expansions it returns, one after the other.
+        *names: the names of its arguments, each a tuple of components.
+        parts: the number of expansions that it returns, concatenated.
     """
     signature = inspect.Signature(
         [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]

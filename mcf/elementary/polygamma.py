@@ -115,7 +115,7 @@ def stirling(m: int, j: int) -> Fraction:
 
 @functools.cache
 def weight(m: int) -> tuple[int, ...]:
-    """Return the coefficients of g_m, that of c^(m-1) last: a power of two."""
+    """Return the coefficients of g_m in ascending order; the last is a power of two."""
     g = [1]
     for n in range(1, m):
         after = [0] * (n + 1)

@@ -29,8 +29,8 @@ def polynomial(
     Args:
         x: the argument, with as many components as are wanted.
         bits: -log2 of the bound of |x|.
-        coefficient: of degree k, as an exact number; c_0 is about 1 in magnitude, the others are
-            not zero.
+        coefficient: maps k to the exact coefficient of degree k; c_0 is about 1 in magnitude, the
+            others are not zero.
         weight: bits by which the polynomial is smaller than the number it is added to; its
             precision may be lower by as much.
     """
@@ -87,7 +87,7 @@ def at_node(
 
     Args:
         v: the distance from the node, in half-widths of its interval.
-        degree: of the first coefficient used; it has one component.
+        degree: the degree of the first coefficient used; it has one component.
         coefficient: returns the components of the coefficient of a degree, as many as asked for.
         needed: returns how many components the coefficient of a degree is added in.
         first: the degree from which on coefficients are at least twice the sum of the following

@@ -25,7 +25,7 @@ class Step(NamedTuple):
     """A program from floats to floats.
 
     Args:
-        name: of the step.
+        name: the name of the step.
         compute: the program: arguments, the function's format and a number of components.
         arguments: their names.
         enters: whether the arguments have the function's format; else they have that of the

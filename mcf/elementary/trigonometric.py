@@ -136,7 +136,7 @@ def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
 def _polar(
     y: Components, x: Components, count: int, negative: Tensor, shift: Tensor | int = 0
 ) -> tuple[Components, Tensor]:
-    """Return the angle of (x, y 2**shift), or pi minus it if `negative`, and an exponent."""
+    """Return the angle of (x, y 2**shift), or pi minus it if `negative`, and its exponent."""
     limits = working()
     y, ey = mantissa(y)
     x, ex_ = mantissa(x)

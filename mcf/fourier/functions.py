@@ -17,12 +17,12 @@ from mcf.tensor import registry
 from mcf.tensor.creation import tensor
 from mcf.tensor.tensor import wrap
 
-# Norms of the other direction, by norm.
+# The `norm` argument of the inverse direction that has the same scale.
 _SWAPPED = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 class _Transform(torch.autograd.Function):
-    """Transform [n, columns]: real and imaginary part; the latter may be None."""
+    """Differentiable Fourier transform of [n, columns]; imag is None for real input."""
 
     @staticmethod
     def forward(ctx: Any, real: Any, imag: Any, sign: int) -> Any:

@@ -34,8 +34,8 @@ class MCFLinear(nn.Module):
         out_features: size of the output's.
         bias: whether there is a b.
         terms: number of components, 1 to 4.
-        dtype: of the components; None for torch's default dtype.
-        device: where the parameters are.
+        dtype: the dtype of the components; None for torch's default dtype.
+        device: the device of the parameters.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class MCFEmbedding(nn.Module):
         embedding_dim: their size.
         padding_idx: a row that stays 0 and gets no gradient.
         terms: number of components, 1 to 4.
-        dtype: of the components; None for torch's default dtype.
-        device: where the table is.
+        dtype: the dtype of the components; None for torch's default dtype.
+        device: the device of the table.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class MCFLayerNorm(nn.Module):
         normalized_shape: the sizes of the last dimensions.
         eps: added to the variance.
         terms: number of components, 1 to 4.
-        dtype: of the components; None for torch's default dtype.
-        device: where the parameters are.
+        dtype: the dtype of the components; None for torch's default dtype.
+        device: the device of the parameters.
     """
 
     def __init__(
