@@ -118,14 +118,16 @@ def test_decay_apart_from_the_rate() -> None:
 
 
 MADE = ((AdamW, "master"), (NAdam, "master"), (AdamW, EIGHT_BITS))
-# Each executor with AdamW, torch with all.
+# On torch all, on Numba AdamW; Triton's interpreter takes nine seconds.
 SKIPPED = everyday(
     [(executor, make, precision) for executor in EXECUTORS for make, precision in MADE],
-    lambda executor, make, precision: executor == "torch" or (make, precision) == (AdamW, "master"),
+    lambda executor, make, precision: (
+        executor == "torch" or (executor, make, precision) == ("numba", AdamW, "master")
+    ),
 )
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("executor", "make", "precision"), SKIPPED)
 def test_a_skipped_step_changes_no_bit(executor: str, make: Any, precision: str) -> None:
     with mcf.executor(executor):
