@@ -102,7 +102,7 @@ SUMMED_ALONE = {2: summed_alone2, 3: summed_alone3, 4: summed_alone4}
 
 
 def left_over(out_e):
-    """Whether a sum is not exact."""
+    """Return whether a sum is not exact."""
     return (out_e != ZERO,)
 
 

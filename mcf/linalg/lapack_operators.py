@@ -1,4 +1,4 @@
-"""LDL factors and LAPACK-style reflections as opaque operators; see `mcf.linalg.opaque_decompositions`."""
+"""LDL factors and LAPACK-style reflections as opaque operators."""
 
 from __future__ import annotations
 

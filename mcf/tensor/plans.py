@@ -19,11 +19,9 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.elementary.fused import Formula
-from mcf.elementary.usual_remainders import NAMES
 from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
-from mcf.kernels.often import often
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import SMALL, Plan
@@ -171,8 +169,6 @@ def _kept(
     key: tuple[Any, ...], operation: Operation | Formula, groups: Sequence[Components]
 ) -> Plan | None:
     """A new plan, for the next operands of its kind."""
-    if operation.name in LATE and not often(_kind(operation, groups)):
-        return None
     if len(_plans) >= _MOST:
         _plans.clear()
     if isinstance(operation, Formula):
@@ -181,14 +177,6 @@ def _kept(
         plan = Plan.of(operation, groups)
     _plans[key] = plan
     return plan
-
-
-# Functions that have another way for few numbers.
-LATE = frozenset(NAMES)
-
-
-def _kind(operation: Operation | Formula, groups: Sequence[Components]) -> tuple[Any, ...]:
-    return (operation.name, *((len(g), g[0].dtype) for g in groups))
 
 
 def found_for(

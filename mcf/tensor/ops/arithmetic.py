@@ -62,7 +62,7 @@ def _alike(x: Any, y: Any) -> bool:
     return x.terms == y.terms and x.dtype is y.dtype
 
 
-def multiple_into(operation: Operation, out: MCFTensor, x: Any, y: Any, alpha: Any) -> bool:
+def multiple_into(operation: Any, out: MCFTensor, x: Any, y: Any, alpha: Any) -> bool:
     """Write x + alpha y or x - alpha y into a tensor; return whether that was done."""
     formula = {ADD: plus_multiple, SUB: minus_multiple}.get(operation)
     if formula is None or type(alpha) is bool or not _alike(x, y) or shares_part(out, (x, y)):

@@ -90,7 +90,8 @@ def _writes(
 
     def write(target: Any, args: tuple[Any, ...], alpha: Any = 1) -> bool:
         if alpha != 1:
-            return multiple_into(operation, target, *args, alpha)
+            x, y = args
+            return multiple_into(operation, target, x, y, alpha)
         return into(operation, read(args), target)
 
     for form in overloads:

@@ -66,9 +66,7 @@ def matrices(dtype: torch.dtype, terms: int, *shape: int) -> list[Any]:
         ],
     ],
 )
-def test_bits_of_the_operator(
-    dtype: torch.dtype, terms: int, shape: tuple[int, ...]
-) -> None:
+def test_bits_of_the_operator(dtype: torch.dtype, terms: int, shape: tuple[int, ...]) -> None:
     for k, a in enumerate(matrices(dtype, terms, *shape)):
         got = [matrix_exp(a), torch.matrix_exp(a), a.matrix_exp()]
         want = wrap(opaque_decompositions.matrix_exp(a.components))
