@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from mcf import reductions
+from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.formats import format_of
 from mcf.reductions.rows import Components, Dim, Rows
-from mcf.tensor.tensor import MCFTensor, wrap
 
 
 def components_of(function: str, name: str, x: Any) -> Components:

@@ -32,17 +32,17 @@ from torch import Tensor
 
 from mcf import elementary
 from mcf.complexes.tensor import MCFComplexTensor
+from mcf.expansions import MCFTensor
+from mcf.expansions.conversion import promote, to_plain
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import recorded
+from mcf.expansions.launch.cached_launches import selected
+from mcf.expansions.ops.elementary.elementary import normal_pdf as _normal_pdf
+from mcf.expansions.promotion import aligned, common_device
+from mcf.expansions.tensor import wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.operators import FMA
-from mcf.tensor import MCFTensor
-from mcf.tensor.conversion import promote, to_plain
-from mcf.tensor.creation import tensor
-from mcf.tensor.ops.elementary import normal_pdf as _normal_pdf
-from mcf.tensor.plans import selected
-from mcf.tensor.promotion import aligned, common_device
-from mcf.tensor.recorded import recorded
-from mcf.tensor.tensor import wrap
 
 Components = tuple[Tensor, ...]
 _TENSORS = (MCFTensor, MCFComplexTensor)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
+from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import registers_for
 from mcf.reductions.opaque_reductions import operator
-from mcf.tensor.tensor import MCFTensor, wrap
 
 
 def polyval(coefficients: Tensor | Sequence[Any], x: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from mcf import accurate
+from mcf.expansions.tensor import MCFTensor
 from mcf.reductions import products
-from mcf.tensor.tensor import MCFTensor
 
 
 def matmul(x: Tensor, y: Tensor, *, terms: int | None = None, reproducible: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
 """Error bounds of derivatives, composed from those of the steps that compute them.
 
-A derivative times a gradient is computed by the formulas of `mcf.tensor.ops`. The same formulas are
-repeated here on errors, relative to the exact derivative. A formula with a series, or with a
+A derivative times a gradient is computed by the formulas of `mcf.expansions.ops`. These formulas
+are repeated here on errors, relative to the exact derivative. A formula with a series, or with a
 difference that cancels, has an observed bound, which the tests check.
 """
 

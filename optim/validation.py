@@ -13,11 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
+from mcf.expansions import MCFTensor
 from mcf.kernels.formats import FORMATS
 from mcf.optim.parameters.expansions import check_gradient, check_parameter
 from mcf.optim.sharding.shards import is_sharded, local, same_place
 from mcf.optim.step import shared_memory
-from mcf.tensor import MCFTensor
 
 if TYPE_CHECKING:
     pass

@@ -150,4 +150,4 @@ def test_mypy_catches_misspelt_names(tmp_path: Path) -> None:
     )  # fmt: skip
     lines = [line.split(":")[1] for line in run.stdout.splitlines() if ": error" in line]
     assert lines == ["11", "12", "13"], run.stdout + run.stderr
-    assert run.stdout.count('Revealed type is "mcf.tensor.tensor.MCFTensor"') == 3, run.stdout
+    assert run.stdout.count('Revealed type is "mcf.expansions.tensor.MCFTensor"') == 3, run.stdout

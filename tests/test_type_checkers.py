@@ -73,7 +73,7 @@ def test_mypy(environment: Path) -> None:
     lines = run.stdout.splitlines()
     revealed = [line.split('"')[1] for line in lines if "Revealed type" in line]
     assert revealed == [
-        "mcf.tensor.tensor.MCFTensor",
+        "mcf.expansions.tensor.MCFTensor",
         "torch._tensor.Tensor",
         "mcf.optim.rules.collage_adamw.CollageAdamW",
     ], run.stdout

@@ -17,7 +17,7 @@ PAGES = {
     "api/nn.md": ("mcf.nn", "mcf/nn/__init__.py", ()),
 }
 # Functions that are called as the folder that holds them.
-ELSEWHERE = {"mcf.tensor": "mcf.tensor.creation.tensor"}
+ELSEWHERE = {"mcf.tensor": "mcf.expansions.creation.tensor"}
 # Groups by the beginnings of the modules that names come from, in the order of the pages.
 GROUPS = {
     "mcf.tensor": "Tensors",

@@ -20,6 +20,7 @@ from mcf.complexes.tensor import (
     parts,
 )
 from mcf.complexes.tracing import untraced
+from mcf.expansions.tensor import MCFTensor
 from mcf.kernels import operations
 from mcf.kernels.algorithms import complex_numbers
 from mcf.kernels.complex_operators import ADD as COMPLEX_ADD
@@ -29,7 +30,6 @@ from mcf.kernels.complex_operators import SCALE as COMPLEX_SCALE
 from mcf.kernels.complex_operators import SUB as COMPLEX_SUB
 from mcf.kernels.complex_operators import UNSCALE as COMPLEX_UNSCALE
 from mcf.kernels.operators import Operation
-from mcf.tensor.tensor import MCFTensor
 
 # The quotient of complex expansions, scaled so that nothing between overflows.
 

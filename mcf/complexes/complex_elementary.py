@@ -17,7 +17,7 @@ from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, made
 from mcf.complexes.tracing import untraced
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import apply
-from mcf.tensor.recorded import functorch
+from mcf.expansions.dispatch.recorded import functorch
 
 
 def holomorphic(

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, formatted, made
 from mcf.elementary.fused import Formula
+from mcf.expansions.dispatch.recorded import differentiated, watched
+from mcf.expansions.launch.cached_launches import found_for
+from mcf.expansions.promotion import operands
+from mcf.expansions.tensor import fresh, wrap
 from mcf.kernels import operations
 from mcf.kernels.operators import Operation
-from mcf.tensor.plans import found_for
-from mcf.tensor.promotion import operands
-from mcf.tensor.recorded import differentiated, watched
-from mcf.tensor.tensor import fresh, wrap
 
 _duals = torch.autograd.forward_ad
 
@@ -28,7 +28,7 @@ def unrecorded(values: Sequence[Any]) -> bool:
 
 
 def planned(operation: Operation | Formula, *values: Any) -> MCFComplexTensor | None:
-    """Run an operation on parts by its cached plan; None without one (`mcf.tensor.plans`)."""
+    """Run an operation on parts by its cached launch; return None without one."""
     found = found_for(operation, values)
     if found is None:
         return None

@@ -12,9 +12,9 @@ from torch import Tensor
 from mcf.complexes.tensor import MCFComplexTensor, formatted, pair, parts
 from mcf.complexes.tracing import untraced
 from mcf.convert.parse import flatten, printed
-from mcf.tensor.creation import like_data, tensor
-from mcf.tensor.recorded import functorch
-from mcf.tensor.tensor import MCFTensor
+from mcf.expansions.creation import like_data, tensor
+from mcf.expansions.dispatch.recorded import functorch
+from mcf.expansions.tensor import MCFTensor
 
 # The sign that begins an imaginary part: not the first character, and not an exponent's sign.
 _SECOND = re.compile(r"(?<=[^eEpP])[+-]")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, gradient
+from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32
-from mcf.tensor.tensor import MCFTensor
 
 # A function from the arguments, the results and their gradients (None for 0) to the gradients of
 # the arguments.

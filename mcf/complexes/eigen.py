@@ -9,11 +9,11 @@ from torch import Tensor
 
 from mcf.complexes.linear import solve
 from mcf.complexes.tensor import MCFComplexTensor, pair
+from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg.unitary import Expansions, Floats, triangular
-from mcf.tensor.tensor import MCFTensor, wrap
 
 # Corrections larger than this do not belong to a nearby decomposition.
 LARGE = 0.125

@@ -20,11 +20,11 @@ from mcf.complexes.matrices import (
 )
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
+from mcf.expansions.dispatch.registry import UnsupportedError
+from mcf.expansions.tensor import wrap
 from mcf.linalg import cholesky_factor, lu_factors
 from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import Components, each, one_like, where
-from mcf.tensor.registry import UnsupportedError
-from mcf.tensor.tensor import wrap
 
 
 def _eliminated(a: Any, pivot: bool = True) -> tuple[Any, Tensor, Tensor]:

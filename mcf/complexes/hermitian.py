@@ -9,12 +9,12 @@ import torch
 from mcf.complexes.derivatives import differentiable
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.tensor import implements
+from mcf.expansions.dispatch.registry import UnsupportedError
+from mcf.expansions.ops.matrices.spectral import refuse_driver
+from mcf.expansions.tensor import wrap
 from mcf.linalg import eigen, singular
 from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.opaque_decompositions import converged
-from mcf.tensor.ops.spectral import refuse_driver
-from mcf.tensor.registry import UnsupportedError
-from mcf.tensor.tensor import wrap
 
 
 def _eigh(a: Any, upper: bool) -> list[Any]:

@@ -13,9 +13,9 @@ from mcf.complexes.matrices import aligned, leading, matrices, summed
 from mcf.complexes.orthogonal import qr
 from mcf.complexes.tensor import implements
 from mcf.complexes.triangular import solve_triangular
+from mcf.expansions.dispatch.registry import UnsupportedError
+from mcf.expansions.ops.matrices.spectral import kept, matrix_rank
 from mcf.kernels.formats import format_of
-from mcf.tensor.ops.spectral import kept, matrix_rank
-from mcf.tensor.registry import UnsupportedError
 
 implements("linalg_matrix_rank")(matrix_rank)
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, formatted, made, pair, parts
+from mcf.expansions.tensor import wrap
 from mcf.linalg.number_kinds import halves
 from mcf.linalg.parts import Components
-from mcf.tensor.tensor import wrap
 
 
 def matrices(name: str, a: Any, square: bool = False) -> None:

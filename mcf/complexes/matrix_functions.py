@@ -14,9 +14,9 @@ from mcf.complexes.linear import inv, solve
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.products import matmul
 from mcf.complexes.tensor import implements, pair
+from mcf.expansions.ops.matrices.matrices import cholesky_inverse, cholesky_solve
 from mcf.linalg import matrix_exponential
 from mcf.linalg.number_kinds import COMPLEX
-from mcf.tensor.ops.matrices import cholesky_inverse, cholesky_solve
 
 implements("cholesky_solve")(cholesky_solve)
 implements("cholesky_inverse")(cholesky_inverse)

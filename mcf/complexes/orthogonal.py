@@ -10,10 +10,10 @@ from mcf.complexes.derivatives import differentiable
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
+from mcf.expansions.dispatch.registry import UnsupportedError
 from mcf.linalg import qr_factors
 from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import ALL
-from mcf.tensor.registry import UnsupportedError
 
 
 def decompose(a: Any, complete: bool) -> list[Any]:

@@ -11,7 +11,7 @@ import torch
 from mcf.complexes.complex_elementary import holomorphic
 from mcf.complexes.tensor import implements
 from mcf.elementary import fixed
-from mcf.tensor.ops.constants import constant
+from mcf.expansions.ops.elementary.constants import constant
 
 holomorphic("expm1", derivative=lambda z, f: torch.exp(z))
 holomorphic("log1p", derivative=lambda z, f: 1 / (1 + z))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mcf.tensor.tensor import wrap
+from mcf.expansions.tensor import wrap
 
 
 def halves(out: Any) -> tuple[Any, Any]:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
 from mcf.complexes.tensor import MCFComplexTensor, implements, made, method, pair
-from mcf.tensor.recorded import functorch
-from mcf.tensor.registry import UnsupportedError
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.expansions.dispatch.recorded import functorch
+from mcf.expansions.dispatch.registry import UnsupportedError
+from mcf.expansions.tensor import MCFTensor, wrap
 
 
 @implements("real")

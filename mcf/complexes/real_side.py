@@ -10,7 +10,8 @@ from torch import Tensor
 from mcf.complexes.creation import complex, polar
 from mcf.complexes.questions import as_complex
 from mcf.complexes.tensor import FUNCTIONS, MCFComplexTensor, parts, unsupported
-from mcf.tensor import operators, registry, torch_functions
+from mcf.expansions import operators
+from mcf.expansions.dispatch import registry, torch_functions
 
 registry.implements(torch.complex)(lambda real, imag: complex(real, imag))
 registry.implements(torch.polar)(polar)

@@ -11,8 +11,8 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from mcf.complexes.eigen import decompose, scaled, unscaled
 from mcf.complexes.linear import solve
 from mcf.complexes.tensor import MCFComplexTensor, gradient, implements
-from mcf.tensor import registry
-from mcf.tensor.tensor import MCFTensor
+from mcf.expansions.dispatch import registry
+from mcf.expansions.tensor import MCFTensor
 
 
 def _all(a: MCFComplexTensor, real: bool) -> tuple[MCFComplexTensor, MCFComplexTensor]:

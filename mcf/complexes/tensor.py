@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from mcf.tensor.conversion import promote, reformat
-from mcf.tensor.creation import tensor
-from mcf.tensor.promotion import result_format
-from mcf.tensor.recorded import functorch
-from mcf.tensor.registry import UnsupportedError
-from mcf.tensor.tensor import MCFTensor
+from mcf.expansions.conversion import promote, reformat
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import functorch
+from mcf.expansions.dispatch.registry import UnsupportedError
+from mcf.expansions.promotion import result_format
+from mcf.expansions.tensor import MCFTensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -17,9 +17,9 @@ from mcf.complexes.tensor import MCFComplexTensor, implements, method
 from mcf.convert import spec as specification
 from mcf.convert.print_options import in_force
 from mcf.convert.printing import brackets, element, usual
+from mcf.expansions.interchange import flat_state
+from mcf.expansions.interchange.text import rows
 from mcf.kernels.formats import format_of
-from mcf.tensor import flat_state
-from mcf.tensor.text import rows
 
 
 def text(z: MCFComplexTensor, exact: bool = True) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, pair
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch import registry
+from mcf.expansions.tensor import wrap
 from mcf.fourier import halves
 from mcf.fourier.opaque_transforms import transform
-from mcf.tensor import registry
-from mcf.tensor.creation import tensor
-from mcf.tensor.tensor import wrap
 
 # The `norm` argument of the inverse direction that has the same scale.
 _SWAPPED = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}

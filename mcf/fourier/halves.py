@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from mcf.complexes.tensor import pair
+from mcf.expansions.tensor import wrap
 from mcf.fourier.opaque_transforms import turns
 from mcf.kernels.components import Components
-from mcf.tensor.tensor import wrap
 
 # From this length on the shorter transform and its postprocessing are faster than the full one.
 HALVED = 4096

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from mcf.expansions.tensor import COMPONENTS, MCFTensor, made
 from mcf.fusion.graphs import Graph
-from mcf.tensor.tensor import COMPONENTS, MCFTensor, made
 
 Run = Callable[..., Any]
 

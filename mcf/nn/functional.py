@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.tensor import MCFTensor
-from mcf.tensor.conversion import promote, reformat
-from mcf.tensor.creation import tensor
-from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
-from mcf.tensor.promotion import result_format
-from mcf.tensor.registry import implements
-from mcf.tensor.roomy import fitted, roomy
-from mcf.tensor.row_scales import mean_square
+from mcf.expansions import MCFTensor
+from mcf.expansions.conversion import promote, reformat
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.launch.row_scales import mean_square
+from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside
+from mcf.expansions.promotion import result_format
 
 __all__ = ["attention", "layer_norm", "linear", "rms_norm", "softmax", "weighted_attention"]
 

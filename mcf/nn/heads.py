@@ -8,9 +8,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.torch_functions import unasked
 from mcf.nn.functional import weighted_attention
-from mcf.tensor.registry import implements
-from mcf.tensor.torch_functions import unasked
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 

@@ -15,9 +15,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mcf.expansions import MCFTensor, ones, zeros
+from mcf.expansions.random import rand, randn
 from mcf.nn import functional
-from mcf.tensor import MCFTensor, ones, zeros
-from mcf.tensor.random import rand, randn
 
 Device = torch.device | str | None
 

@@ -7,11 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from mcf.expansions import MCFTensor
 from mcf.kernels.formats import BF16, FP16
 from mcf.optim.sharding.shards import is_sharded, local
 from mcf.optim.storage.strategies import STRATEGIES
 from mcf.optim.storage.strategy_arithmetic import Arithmetic
-from mcf.tensor import MCFTensor
 
 
 def components(t: Tensor) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ import mcf
 from mcf.kernels import registry
 from tests.helpers import assert_all_same_bits
 from tests.kernels.test_scan import _numbers
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 # No whole chunk, some and a rest, several blocks; a tile that is not full; an outer dimension.
 SHAPES = [((700, 50), 0), ((2600, 17), 0), ((40000, 16), 0), ((3, 300, 40), 1), ((2, 5, 99, 33), 1)]

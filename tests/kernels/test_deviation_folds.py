@@ -17,7 +17,7 @@ import mcf
 from mcf import reductions
 from tests.helpers import assert_all_same_bits
 from tests.kernels.test_scan import _numbers
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 pytest.importorskip("numba", reason="needs Numba")
 

@@ -16,7 +16,7 @@ import mcf
 from mcf import reductions
 from mcf.reductions import cumulative
 from tests.helpers import assert_all_same_bits
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 pytest.importorskip("numba", reason="needs Numba")
 

@@ -16,7 +16,7 @@ import mcf
 from mcf.kernels import operations
 from mcf.kernels.numba.loops.rows.scan_text import CHUNK
 from tests.helpers import assert_all_same_bits
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 
 def _same(x: Any, name: str, dim: int) -> None:

@@ -19,7 +19,7 @@ from mcf.kernels.numba.loops.rows.row_loops import LONG
 from mcf.kernels.numba.loops.rows.sort_text import PIECE
 from mcf.kernels.numba.loops.rows.words_text import FEW
 from tests.helpers import assert_all_same_bits
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 # Several times as many as there are kinds of hard numbers.
 MANY = 256

@@ -8,11 +8,11 @@ import torch
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 import mcf
-from mcf.tensor import fused_formulas
+from mcf.expansions.launch import fused_formulas
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check_flags
-from tests.mcf.tensor.inputs import hard
-from tests.mcf.tensor.test_fused_formulas import CALLS, COUNT
+from tests.mcf.expansions.inputs import hard
+from tests.mcf.expansions.test_fused_formulas import CALLS, COUNT
 
 pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 import mcf
 from mcf.elementary import decimals
+from mcf.expansions.ops.arithmetic import division
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, Format
-from mcf.tensor.ops import division
 from tests.helpers.everyday import everyday
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan, 0.005, -0.001, 1e300, 5e-324, 2.0**52 + 0.5)
 ENDS += (2.0**70, 0.125, -2.5, 2.0**149)

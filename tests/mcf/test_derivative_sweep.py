@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.tensor.registry import FUNCTIONS
+from mcf.expansions.dispatch.registry import FUNCTIONS
 
 sweep = pytest.importorskip("tests.helpers.derivative_sweep")
 cases = sweep.every_function

@@ -24,7 +24,7 @@ from mcf.kernels import registry
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, FP64, Format
 from tests.helpers.everyday import everyday
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 3.0, -2.5, 1e300, 2.0**-1000, 5e-324)
 ENDS += (2.0**49, 2.0**52 + 1, 2.0**53, 2.0**60, -(2.0**22), 2.0**-149)

@@ -20,7 +20,7 @@ from mcf.reductions.small_products import small_products
 from tests.helpers import assert_all_same_bits
 from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen
-from tests.mcf.tensor.inputs import hard
+from tests.mcf.expansions.inputs import hard
 
 F64 = torch.float64
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import mcf
+from mcf.expansions.ops.matrices import polar_factors as real_ones
 from mcf.kernels.formats import format_of
-from mcf.tensor.ops import polar_factors as real_ones
 from tests.mcf.linalg.test_other_factors import F64, exact, product, tensor, whole
 
 # Values; the arithmetic has the same bits on all executors by other tests.

@@ -1,0 +1,254 @@
+"""Conversions with gradients: between formats, plain tensors and expansions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.convert.few import truncated_few, visible
+from mcf.convert.rounding import convert, few_converted
+from mcf.expansions.components import MAX_TERMS
+from mcf.expansions.creation import check_format
+from mcf.expansions.dispatch.recorded import recorded, unmapped
+from mcf.expansions.launch.normalising import are_expansions, normalised
+from mcf.expansions.promotion import integer_components
+from mcf.expansions.tensor import (
+    COMPONENTS,
+    Components,
+    MCFTensor,
+    broadcast,
+    fresh,
+    method,
+    wrap,
+)
+from mcf.kernels import operations
+from mcf.kernels.formats import FORMATS, format_of
+
+
+def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
+    """Any real tensor as the nearest expansion of a format."""
+    source = _parts(x)
+    if _holds(source, dtype, terms):
+        if len(source) == terms:
+            return tuple(source)
+        zero = torch.zeros_like(source[0])
+        return tuple(source) + (zero,) * (terms - len(source))
+    return convert(source, dtype, terms)
+
+
+def _parts(x: Tensor) -> Components:
+    """Components whose sum a real tensor is."""
+    if isinstance(x, MCFTensor):
+        return x.components
+    return (x,) if x.is_floating_point() else tuple(integer_components(x))
+
+
+def _holds(source: Components, dtype: torch.dtype, terms: int) -> bool:
+    """Whether an expansion of a format has components as they are."""
+    return source[0].dtype is dtype and len(source) <= terms
+
+
+def _new(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
+    """`converted`, in memory of its own."""
+    source = _parts(x)
+    if not _holds(source, dtype, terms):
+        return wrap(convert(source, dtype, terms))
+    zeros = [torch.zeros_like(source[0]) for _ in range(terms - len(source))]
+    return wrap([*(c.clone() for c in source), *zeros])
+
+
+def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
+    """The value as one plain tensor, rounded to nearest (integers: toward zero)."""
+    if dtype is torch.bool:
+        return x.components[0] != 0
+    if dtype in FORMATS:
+        return convert(x.components, dtype, 1)[0]
+    if dtype.is_complex:
+        raise TypeError(f"an expansion tensor cannot become a tensor of {dtype}")
+    return _truncated(x).to(dtype)
+
+
+def _truncated(x: MCFTensor) -> Tensor:
+    """The values without their fractions, as int64; what torch gives for inf and NaN."""
+    first = x.components[0]
+    if visible(first) and (first.abs() < 2.0 ** (format_of(x.dtype).p - 1)).all():
+        return _short(x.components).to(torch.int64)
+    parts = convert(x.components, torch.float64, x.terms)
+    whole = [p.trunc() for p in parts]
+    integer = sum((w.to(torch.int64) for w in whole[1:]), whole[0].to(torch.int64))
+    # Exact; the floor of their sum is what the integer lacks.
+    left = [torch.where(parts[0].isfinite(), p - w, 0.0) for p, w in zip(parts, whole, strict=True)]
+    rest = operations.renormalize(left, x.terms)
+    first = rest[0].floor()
+    lower = rest[1] if x.terms > 1 else torch.zeros_like(first)
+    carry = first - ((rest[0] == first) & (lower < 0)).to(first.dtype)
+    fraction = (rest[0] != carry) | (lower != 0)
+    # Towards zero; at once, since the floor of what is just below -2**63 is no integer.
+    return integer + (carry.to(torch.int64) + ((parts[0] < 0) & fraction).to(torch.int64))
+
+
+def _short(x: Components) -> Tensor:
+    """The first component without its fraction, where it has one or could have one.
+
+    What is below it matters where it is whole and that leads towards zero: less than 1.
+    """
+    whole = x[0].trunc()
+    if len(x) == 1:
+        return whole
+    sign = x[0].sign()
+    return torch.where((x[0] == whole) & (x[1] * sign < 0), whole - sign, whole)
+
+
+class _Convert(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: MCFTensor, dtype: torch.dtype, terms: int) -> Tensor:
+        ctx.format = x.dtype, x.terms
+        return _new(x, dtype, terms)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return reformat(grad, *ctx.format), None, None
+
+
+class _Promote(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.dtype = x.dtype
+        return wrap((x.detach().clone(),))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return to_plain(grad, ctx.dtype)
+
+
+class _Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: MCFTensor, dtype: torch.dtype) -> Tensor:
+        ctx.format = x.dtype, x.terms
+        return plain(x, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return reformat(promote(grad), *ctx.format), None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *components: Tensor) -> Tensor:
+        detached = [c.detach() for c in components]
+        return wrap(normalised(broadcast(*detached)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        one = to_plain(grad, grad.dtype)
+        return tuple(one if needed else None for needed in ctx.needs_input_grad)
+
+
+def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
+    """The nearest expansion of a format, with a gradient."""
+    if isinstance(x, MCFTensor) and x.dtype is dtype and x.terms == terms:
+        return x
+    if not recorded(x):
+        return _new(x, dtype, terms)
+    return _Convert.apply(x if isinstance(x, MCFTensor) else promote(x), dtype, terms)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def few_to(x: MCFTensor, dtype: torch.dtype) -> Tensor | None:
+    """A copy of few numbers in another dtype of floats or int64; None for what torch's way does."""
+    own = x.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if dtype is torch.int64 and first.is_contiguous():
+        return truncated_few(COMPONENTS[terms](own))
+    if first.dtype is dtype or dtype not in FORMATS or not first.is_contiguous():
+        return None
+    parts = few_converted(COMPONENTS[terms](own), dtype, terms)
+    return None if parts is None else fresh(parts, first.shape, dtype, first.device)
+
+
+@method
+@unmapped
+def to(x: MCFTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
+    """As `torch.Tensor.to`, and to another number of components.
+
+    The values are rounded once, to the nearest expansion; exact where the target holds them.
+    An integer or bool dtype gives a plain tensor (truncated, as torch does).
+
+    Args:
+        x: the tensor.
+        *args: a dtype (of the components), a device, or another tensor.
+        terms: number of components, 1 to 4; None keeps it.
+        **kwargs: those of `torch.Tensor.to`.
+    """
+    if terms is None:
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.dtype and not recorded(x):
+            found = few_to(x, args[0])
+            if found is not None:
+                return found
+        return Tensor.to(x, *args, **kwargs)
+    dtype, device, target = kwargs.pop("dtype", None), None, None
+    # What torch takes by position behind the format.
+    flags = [argument for argument in args if isinstance(argument, bool)]
+    kwargs |= zip(("non_blocking", "copy"), flags, strict=False)
+    for argument in args[: len(args) - len(flags)]:
+        if isinstance(argument, torch.dtype):
+            dtype = argument
+        elif isinstance(argument, Tensor):
+            target = argument
+        else:
+            device = argument
+    if target is not None:
+        dtype, device = target.dtype, target.device
+    if device is not None:
+        kwargs["device"] = device
+    check_format(terms, dtype or x.dtype)
+    moved = Tensor.to(x, **kwargs) if kwargs else x
+    return reformat(moved, dtype or x.dtype, terms)
+
+
+def promote(x: Tensor) -> MCFTensor:
+    """A plain tensor as an expansion of one component; its gradient is rounded to its dtype."""
+    return x if isinstance(x, MCFTensor) else _Promote.apply(x)  # type: ignore[no-untyped-call]
+
+
+@method
+@unmapped
+def to_plain(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """One plain tensor of a dtype (that of the components by default).
+
+    Rounded once to nearest even; the gradient passes through.
+    """
+    dtype = x.dtype if dtype is None else dtype
+    if not isinstance(x, MCFTensor):
+        return x.to(dtype)
+    if not recorded(x):
+        return plain(x, dtype)
+    return _Plain.apply(x, dtype)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def from_components(components: Sequence[Tensor]) -> MCFTensor:
+    """The tensor whose value is the sum of the components, correctly normalised.
+
+    The inverse of `x.components`: components that are normalised come back with the same bits. A
+    component that requires grad gets the gradient of the sum, rounded to its dtype.
+
+    Args:
+        components: 1 to 4 tensors of one dtype (bfloat16, float16, float32, float64) and device,
+            which broadcast; of any order and overlap. NumPy arrays of them as well.
+
+    Raises:
+        TypeError: for other dtypes, mixed dtypes or devices, or what is no tensor.
+        ValueError: for another number of components, or shapes that do not broadcast.
+    """
+    given = [c if isinstance(c, Tensor) else torch.as_tensor(c) for c in components]
+    if not 1 <= len(given) <= MAX_TERMS:
+        raise ValueError(f"components must be 1 to {MAX_TERMS} tensors, got {len(given)}")
+    for k, c in enumerate(given):
+        if isinstance(c, MCFTensor):
+            raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")
+        format_of(c.dtype, f"components[{k}]")
+    if are_expansions(given):
+        return wrap([c.clone() for c in given])
+    return _Sum.apply(*given)  # type: ignore[no-any-return, no-untyped-call]

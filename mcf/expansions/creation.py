@@ -1,0 +1,252 @@
+"""Expansion tensors from numbers, arrays and other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.convert.numbers import components_of
+from mcf.convert.parse import DIMENSIONS, exact, flatten, printed
+from mcf.convert.rounding import convert
+from mcf.expansions.components import MAX_TERMS
+from mcf.expansions.dispatch.recorded import unmapped, watched
+from mcf.expansions.dispatch.scalars import one
+from mcf.expansions.promotion import integer_components
+from mcf.expansions.tensor import Components, MCFTensor, wrap
+from mcf.kernels.formats import Format, format_of
+
+
+def check_format(terms: int, dtype: torch.dtype | None) -> Format:
+    """Return the format of `dtype`, or of torch's default dtype; check that `terms` is 1 to 4."""
+    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
+        raise ValueError(f"terms must be 1 to {MAX_TERMS}, got {terms!r}")
+    return format_of(torch.get_default_dtype() if dtype is None else dtype)
+
+
+def stored(fmt: Format) -> torch.dtype:
+    """Return the dtype that stores a format of `check_format`."""
+    assert fmt.dtype is not None
+    return fmt.dtype
+
+
+def like_data(data: Any, terms: int | None, dtype: torch.dtype | None) -> tuple[int, torch.dtype]:
+    """Return the components of a new tensor: those given, else those of the data.
+
+    An expansion has its own number of components, anything else two. Floating-point tensors, arrays
+    and NumPy scalars have their own dtype (longdouble is float64, complex numbers have that of
+    their parts), a list the dtype to which its items promote; Python numbers, text and integers
+    have torch's default dtype. Next to tensors in a list, Python floats and text count as numbers
+    of the default dtype, and integers do not count.
+    """
+    if terms is None or dtype is None:
+        # Long lists have few kinds.
+        mine = set(_held_by(data, 0))
+        if terms is None:
+            terms = max((count for count, _ in mine if count), default=2)
+        if dtype is None:
+            for _, kind in mine:
+                kind = torch.get_default_dtype() if kind is None else kind
+                dtype = kind if dtype is None else torch.promote_types(dtype, kind)
+    return terms, stored(check_format(terms, dtype))
+
+
+def _held_by(data: Any, depth: int) -> Iterator[tuple[int, torch.dtype | None]]:
+    """Yield the components (0 for a plain number) and dtype of each operand that is no integer.
+
+    The dtype is None for the default.
+    """
+    if isinstance(data, Tensor):
+        kind = data.dtype.to_real() if data.is_complex() else data.dtype
+        if kind.is_floating_point:
+            yield (data.terms if isinstance(data, MCFTensor) else 0), kind
+    elif isinstance(data, (np.ndarray, np.generic)):
+        if data.dtype.kind in "fc":
+            size = data.dtype.itemsize // (2 if data.dtype.kind == "c" else 1)
+            yield 0, _NUMPY.get(size, torch.float64)
+        elif data.dtype.kind == "O":
+            yield from _held_by(np.asarray(data).ravel().tolist(), depth)
+    elif type(data) is list and {*map(type, data)} == {float}:
+        yield 0, None
+    elif isinstance(data, (list, tuple)) and depth < DIMENSIONS:
+        for item in data:
+            yield from _held_by(item, depth + 1)
+    elif isinstance(getattr(data, "dtype", None), torch.dtype):
+        # A complex expansion, which is no torch tensor.
+        yield data.terms, data.dtype
+    elif not isinstance(data, int):
+        yield 0, None
+
+
+# The dtype of NumPy's floats, by their bytes; longdouble is larger.
+_NUMPY = {2: torch.float16, 4: torch.float32, 8: torch.float64}
+
+# Up to so many numbers are rounded one by one: a conversion takes as long, whatever their count.
+_FEW = 8
+# One number, which is its value.
+_SINGLE = frozenset({int, float, Fraction})
+
+
+@unmapped
+def tensor(
+    data: Any,
+    terms: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+) -> MCFTensor:
+    """Create a tensor of the nearest expansions to `data`.
+
+    The nearest expansion of v is x0 = RN(v), x1 = RN(v - x0), ...: exact where `terms` components
+    of `dtype` hold v. As `torch.tensor`, it copies and is a leaf of the graph.
+
+    Args:
+        data: Python numbers (ints of any size), strings ("0.1" is one tenth, not the float; also
+            what printing shows, "[0.1, 0.2]"), Fraction, Decimal, mpmath and NumPy numbers, NumPy
+            arrays (longdouble too), torch tensors, expansion tensors; nested lists of them.
+        terms: number of components, 1 to 4; None for those of an expansion, else 2.
+        dtype: of the components: bfloat16, float16, float32 or float64. None for that of a
+            floating-point tensor, array or NumPy scalar (of a list the dtype to which they
+            promote, as in `torch.tensor`); Python numbers, text and integers get torch's default
+            dtype.
+        device: where to put it; None for that of a tensor, else torch's default device.
+        requires_grad: whether autograd records what is done with it.
+
+    Raises:
+        TypeError: for data of another type, complex numbers, another dtype.
+        ValueError: for another `terms`, a string that is no number, ragged lists.
+    """
+    terms, dtype = like_data(data, terms, dtype)
+    fmt = format_of(dtype)
+    compiling = torch.compiler.is_compiling()
+    if type(data) in _SINGLE and not (requires_grad or compiling):
+        found = components_of(data, fmt, terms)
+        return wrap([torch.full((), v, dtype=dtype, device=device) for v in found])
+    if isinstance(data, str) and data.lstrip().startswith("["):
+        data = printed(data)
+    if isinstance(data, np.ndarray):
+        source = _array_components(data, fmt, terms)
+    elif device is None and not compiling and _is_held(data, dtype):
+        first = data.detach().clone()
+        result = wrap([first, *(torch.zeros_like(first) for _ in range(terms - 1))])
+        return _recorded(result, requires_grad)
+    elif isinstance(data, Tensor):
+        source = _tensor_components(data)
+    elif isinstance(data, (list, tuple)) and any(_is_array(item) for item in data):
+        rows: list[Tensor] = [tensor(item, terms, dtype, device) for item in data]
+        joined = torch.stack(rows).requires_grad_(requires_grad)
+        assert isinstance(joined, MCFTensor)
+        return joined
+    else:
+        shape, leaves = flatten(data)
+        if 0 < len(leaves) <= _FEW and not compiling:
+            few = _columns(leaves, fmt, terms)
+            result = wrap([torch.tensor(c, dtype=dtype, device=device).reshape(shape) for c in few])
+            return _recorded(result, requires_grad)
+        source = _number_components(shape, leaves, fmt, terms)
+    if device is None and not isinstance(data, Tensor):
+        device = torch.get_default_device()
+    source = tuple(c.to(device=device) for c in source)
+    # Components of numbers are those of the nearest expansion, not always of their sum's.
+    rounded = _are_numbers(data) and len(source) == terms and source[0].dtype is dtype
+    result = wrap(source if rounded else convert(source, dtype, terms))
+    return _recorded(result, requires_grad)
+
+
+def _recorded(x: MCFTensor, requires_grad: bool) -> MCFTensor:
+    if requires_grad:
+        x.requires_grad_()
+    return x
+
+
+def _is_held(data: Any, dtype: torch.dtype) -> bool:
+    """Whether data is a plain tensor that is a component as it is, at which nobody looks."""
+    if type(data) is not Tensor or data.dtype is not dtype or data.layout is not torch.strided:
+        return False
+    if dtype not in _WIDE or not data.is_contiguous() or data.is_neg():
+        return False
+    return not watched()
+
+
+# A conversion of 16 bits sets the quiet bit of NaN.
+_WIDE = frozenset({torch.float32, torch.float64})
+
+
+def _are_numbers(data: Any) -> bool:
+    """Whether data are Python's numbers and strings, alone, in lists or in arrays of objects."""
+    if isinstance(data, np.ndarray):
+        return data.dtype.kind not in "biuf"
+    return not isinstance(data, Tensor)
+
+
+def _is_array(item: Any, depth: int = 0) -> bool:
+    if isinstance(item, (list, tuple)):
+        # Deeper ones `flatten` refuses.
+        return depth < DIMENSIONS and any(_is_array(i, depth + 1) for i in item)
+    return isinstance(item, (Tensor, np.ndarray))
+
+
+def _tensor_components(data: Tensor) -> Components:
+    if isinstance(data, MCFTensor):
+        return data.components
+    if data.layout is not torch.strided:
+        raise TypeError(f"data has layout {data.layout}; only dense tensors are allowed")
+    data = data.detach()
+    if not data.is_floating_point():
+        return integer_components(data)
+    format_of(data.dtype, "data")
+    return (data,)
+
+
+def _columns(leaves: list[Any], fmt: Format, terms: int) -> Any:
+    """The components of numbers, those of one order after the other."""
+    return zip(*[components_of(exact(x), fmt, terms) for x in leaves], strict=True)
+
+
+def _number_components(
+    shape: tuple[int, ...], leaves: list[Any], fmt: Format, terms: int
+) -> Components:
+    if all(type(x) is float or (type(x) is int and abs(x) <= 2**53) for x in leaves):
+        return (torch.tensor(leaves, dtype=torch.float64, device="cpu").reshape(shape),)
+    # Numbers of the format: float64 holds each.
+    return tuple(
+        torch.tensor(c, dtype=torch.float64, device="cpu").to(fmt.dtype).reshape(shape)
+        for c in _columns(leaves, fmt, terms)
+    )
+
+
+def number_in(value: Any, name: str) -> Any:
+    """The number in a tensor of one element, exactly; what is no tensor, as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.numel() != 1:
+        raise ValueError(f"{name} must be one number, got a tensor of shape {list(value.shape)}")
+    # Four float64 components hold a number of every format.
+    held = value if isinstance(value, MCFTensor) else tensor(value, 4, torch.float64)
+    return one(held.detach(), name)
+
+
+def _array_components(data: np.ndarray[Any, Any], fmt: Format, terms: int) -> Components:
+    if data.dtype.kind == "c":
+        raise TypeError(f"data must be real numbers, got an array of {data.dtype}")
+    if data.dtype.kind not in "biufOUT":
+        raise TypeError(f"data must be numbers or strings, got an array of {data.dtype}")
+    if data.dtype.kind not in "biuf":
+        shape, flat = flatten([number_in(x, "each element of data") for x in data.ravel().tolist()])
+        found = _number_components(shape, flat, fmt, terms)
+        return tuple(c.reshape(data.shape) for c in found)
+    data = np.array(data, dtype=data.dtype.newbyteorder("="), order="C")
+    if data.dtype != np.dtype(np.longdouble) or data.dtype == np.dtype(np.float64):
+        return _tensor_components(torch.from_numpy(data))
+    parts = []
+    finite = np.isfinite(data)
+    for _ in range(3):
+        high = data.astype(np.float64)
+        parts.append(torch.from_numpy(high))
+        with np.errstate(invalid="ignore"):
+            data = np.where(finite & np.isfinite(high), data - high, 0)
+    return tuple(parts)

@@ -1,0 +1,1 @@
+"""Reach the implementations: torch functions above autograd, operators below it."""

@@ -1,0 +1,142 @@
+"""Operators whose derivatives under torch.func would be rounded to double precision: they say so.
+
+Above autograd these functions have derivatives of ours. A transform of torch.func takes torch's,
+whose constants are doubles (1 / log(2), 2 / sqrt(pi), 2 / (count - 1)) or which cancel, and nothing
+of that is seen where the operators are computed: only who calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.expansions.dispatch.recorded import DERIVATIVES, FORWARD, pulling, transformed
+from mcf.expansions.dispatch.registry import OPERATORS, UnsupportedError, readable
+from mcf.expansions.ops.forms.natives import wide
+from mcf.expansions.tensor import MCFTensor
+from mcf.kernels.formats import format_of
+
+aten = torch.ops.aten
+
+# The bits of the constants.
+_DOUBLE = 53
+
+
+_CONSTANTS = "has constants of double precision"
+
+
+def _refused(
+    func: Any, callers: frozenset[str], where: str, bits: int = _DOUBLE, why: str = _CONSTANTS
+) -> None:
+    implementation = OPERATORS[func]
+
+    def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, MCFTensor) and x.terms * format_of(x.dtype).p > bits:
+            if transformed(callers):
+                raise UnsupportedError(
+                    f"{readable(func)} of {x.terms} components of {x.dtype} under {where}: torch's "
+                    f"derivative {why}; use backward or torch.autograd.grad, which have all "
+                    "components"
+                )
+        return implementation(x, *args, **kwargs)
+
+    OPERATORS[func] = run
+
+
+for _func in (
+    aten.log2.default, aten.log10.default, aten.erf.default, aten.erfc.default,
+    aten.erfinv.default, aten.special_erfcx.default, aten.special_ndtri.default,
+    aten.special_log_ndtr.default, aten.sinc.default, aten.deg2rad.default, aten.rad2deg.default,
+    aten.var.correction, aten.std.correction, aten.var_mean.correction, aten.std_mean.correction,
+):  # fmt: skip
+    _refused(_func, DERIVATIVES, "torch.func.grad, vjp or jvp")
+_refused(aten.logcumsumexp.default, FORWARD, "torch.func.jvp")
+_refused(
+    aten.trace.default, DERIVATIVES - FORWARD, "torch.func.grad or vjp",
+    bits=0, why="is a plain tensor (x.diagonal().sum() has one of expansions)",
+)  # fmt: skip
+
+
+_NUMBERS = (int, float)
+
+
+def _exact(x: float, y: float) -> bool:
+    """Whether the difference of two doubles is one."""
+    return not math.isfinite(x - y) or Fraction(x - y) == Fraction(x) - Fraction(y)
+
+
+def _plain(x: Any) -> bool:
+    """Whether a tensor is plain and of floats: what torch makes of it alone is of its precision."""
+    return isinstance(x, Tensor) and not isinstance(x, MCFTensor) and x.is_floating_point()
+
+
+def _of_powers(x: Any, y: Any, *rest: Any) -> str | None:
+    if not isinstance(x, MCFTensor) and x is not None and not (isinstance(x, _NUMBERS) and x == 1):
+        return "the logarithm of the base"
+    if isinstance(y, _NUMBERS) and not _exact(float(y), 1.0):
+        return f"the exponent {y} less 1"
+    return "the exponents less 1" if _plain(y) and not _whole_halves(y) else None
+
+
+def _whole_halves(y: Tensor) -> bool:
+    twice = 2 * y
+    return bool((twice == twice.trunc()).all())
+
+
+def _of_lerps(x: Any, end: Any, weight: Any) -> str | None:
+    if isinstance(weight, _NUMBERS):
+        return None if _exact(1.0, float(weight)) else f"1 less the weight {weight}"
+    return "1 less the weights" if _plain(weight) else None
+
+
+def _of_products(x: Any, a: Any, b: Any, *, value: Any = 1) -> str | None:
+    # A power of two rounds nothing.
+    if (_plain(a) or _plain(b)) and abs(math.frexp(value)[0]) not in (0.0, 0.5):
+        return "a plain tensor times value"
+    return None
+
+
+def _of_quotients(x: Any, a: Any, b: Any, *, value: Any = 1) -> str | None:
+    return "quotients of plain tensors" if _plain(b) else _of_products(x, a, b, value=value)
+
+
+def _of_angles(x: Any, y: Any) -> str | None:
+    return "squares of a plain tensor" if _plain(x) or _plain(y) else None
+
+
+def _refused_where(func: Any, rounded: Callable[..., str | None]) -> None:
+    """Refuse a derivative in which torch rounds a number or a plain tensor, before it gets here.
+
+    Args:
+        func: the operator.
+        rounded: of its arguments, what would be rounded.
+    """
+    implementation = OPERATORS[func]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if transformed() and wide(*args):
+            # A derivative's own operators have derivatives only in those of a higher order.
+            what = rounded(*args, **kwargs) if transformed(times=1 + pulling()) else None
+            if what is not None:
+                raise UnsupportedError(
+                    f"{readable(func)} under torch.func.grad, vjp or jvp: in torch's derivative "
+                    f"{what} is rounded to double precision; give an expansion tensor in its "
+                    "place, or use backward or torch.autograd.grad, which have all components"
+                )
+        return implementation(*args, **kwargs)
+
+    OPERATORS[func] = run
+
+
+for _func in (aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar):
+    _refused_where(_func, _of_powers)
+for _func in (aten.lerp.Scalar, aten.lerp.Tensor):
+    _refused_where(_func, _of_lerps)
+_refused_where(aten.addcmul.default, _of_products)
+_refused_where(aten.addcdiv.default, _of_quotients)
+_refused_where(aten.atan2.default, _of_angles)

@@ -1,0 +1,121 @@
+"""Plain operands as expansions, in functions that compute with them before an expansion comes in.
+
+x * y with a plain y takes y exactly. But `torch.addcmul(x, a, b)` multiplies two plain tensors, and
+the derivative of `torch.lerp` has 1 - weight: in the plain format these would be rounded. So would
+one bound of `torch.clamp`, which torch makes a number where the other is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.expansions.conversion import reformat
+from mcf.expansions.creation import tensor
+from mcf.expansions.promotion import result_format
+from mcf.expansions.tensor import MCFTensor
+
+# Functions whose values have such operations; derivatives have them, too.
+_VALUES = {
+    "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "cdist", "corrcoef", "cosine_embedding_loss",
+    "cosine_similarity", "cov", "cross_entropy", "cumulative_trapezoid", "dist",
+    "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "layer_norm",
+    "lerp", "logaddexp", "logaddexp2", "margin_ranking_loss", "mse_loss", "multi_margin_loss",
+    "multi_head_attention_forward", "multilabel_soft_margin_loss", "nll_loss",
+    "pairwise_distance", "poisson_nll_loss", "rms_norm", "scaled_dot_product_attention",
+    "smooth_l1_loss", "soft_margin_loss", "trapezoid", "trapz", "triplet_margin_loss", "xlog1py",
+    "xlogy",
+}  # fmt: skip
+# Functions whose derivatives have them, and whose values take plain operands exactly.
+_DERIVATIVES = {
+    "__pow__", "__rpow__", "arctan2", "atan2", "copysign", "float_power", "fmod", "hypot", "pow",
+    "remainder",
+}  # fmt: skip
+# Functions of two bounds.
+_BOUNDED = {"clamp", "clip"}
+
+
+def named(names: set[str]) -> dict[Any, str]:
+    """Return the functions of these names and their in-place forms, with the name of each."""
+    rooms = (
+        torch, torch.functional, torch.nn.functional, torch.special, torch.linalg, torch._C._nn,
+        torch._C.TensorBase, Tensor,
+    )  # fmt: skip
+    found = {}
+    for function in (f for room in rooms for f in vars(room).values() if callable(f)):
+        name = getattr(function, "__name__", "")
+        name = name.removeprefix("special_").removeprefix("linalg_")
+        in_place = name.endswith("_") and not name.endswith("__")
+        name = name.removesuffix("_") if in_place else name
+        if name in names:
+            found[function] = name
+    return found
+
+
+# Whether their values need it, too.
+WIDENED = {f: name in _VALUES for f, name in named(_VALUES | _DERIVATIVES).items()}
+BOUNDED = frozenset(named(_BOUNDED))
+
+
+# Types of arguments that need no look: an expansion is a tensor of floats.
+_AS_THEY_ARE = frozenset({MCFTensor, int, float, bool, str, type(None)})
+
+
+def widened(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of one of these functions, plain ones as expansions where it needs them so."""
+    if not WIDENED[func] and not torch.is_grad_enabled():
+        return args, kwargs
+    given = [*args, *kwargs.values()]
+    if _AS_THEY_ARE.issuperset(map(type, given)):
+        return args, kwargs
+    # An expansion is not asked: that would be a function of torch.
+    floats = [
+        x
+        for x in given
+        if type(x) is MCFTensor or (isinstance(x, Tensor) and x.is_floating_point())
+    ]
+    if all(isinstance(x, MCFTensor) for x in floats) or not any(
+        isinstance(x, MCFTensor) for x in floats
+    ):
+        return args, kwargs
+    dtype, terms = result_format(*floats)
+
+    def wide(x: Any) -> Any:
+        plain = isinstance(x, Tensor) and x.is_floating_point() and not isinstance(x, MCFTensor)
+        return reformat(x, dtype, terms) if plain else x
+
+    name = func.__name__
+    in_place = name.endswith("_") and not name.endswith("__")
+    first = args[:1] if in_place else tuple(map(wide, args[:1]))
+    rest = {k: v if k == "out" else wide(v) for k, v in kwargs.items()}
+    return (*first, *map(wide, args[1:])), rest
+
+
+def bounded(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a clamp, a number beside a bound that is one expansion as one, too.
+
+    Torch takes a bound without dimensions, which no autograd records, for a number.
+    """
+    names = ("min", "max")
+    given: dict[str, Any] = {k: x for k, x in zip(names, args[1:3], strict=False)}
+    found = {**given, **{k: kwargs[k] for k in names if k in kwargs}}
+    one = [x for x in found.values() if type(x) is MCFTensor]
+    numbers = [k for k, x in found.items() if isinstance(x, int | float)]
+    if len(one) != 1 or len(numbers) != 1 or len(args) > 3:
+        return args, kwargs
+    with torch._C.DisableTorchFunctionSubclass():
+        if one[0].dim() or (one[0].requires_grad and torch.is_grad_enabled()):
+            return args, kwargs
+    x = args[0] if args else kwargs.get("input")
+    dtype, terms = result_format(*(v for v in (x, one[0]) if isinstance(v, Tensor)))
+    [name] = numbers
+    found[name] = tensor(found[name], terms, dtype, one[0].device)
+    rest = {k: found.get(k, v) if k not in given else v for k, v in kwargs.items()}
+    return (*args[:1], *(found[k] for k in given)), rest

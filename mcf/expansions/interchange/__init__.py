@@ -1,0 +1,1 @@
+"""Exchange expansion tensors with NumPy, text, pickles and flat tensors."""

@@ -1,0 +1,182 @@
+"""States of modules and optimizers as plain tensors with names, for safetensors and its like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.expansions.tensor import MCFTensor
+
+_KEY = "mcf"
+_VERSION = 1
+# Types of two expansions, real and imag, by the name that they have in the text.
+PAIRS: dict[str, Any] = {}
+
+
+class _Tensors:
+    """Plain tensors by name; the same tensor has one name, and no two share memory."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Tensor] = {}
+        self.known: dict[int, tuple[Tensor, Any]] = {}
+        self.memory: set[int] = set()
+
+    def add(self, name: str, x: Tensor) -> str:
+        if name in self.named:
+            raise ValueError(f"two tensors of the state would be called {name!r}")
+        own = x.detach().contiguous()
+        place = own.untyped_storage().data_ptr()
+        if place in self.memory or own.untyped_storage().nbytes() != own.nbytes:
+            own = own.clone()
+            place = own.untyped_storage().data_ptr()
+        if own.numel():
+            self.memory.add(place)
+        self.named[name] = own
+        return name
+
+    def described(self, x: Tensor, name: str) -> Any:
+        if id(x) not in self.known:
+            if isinstance(x, MCFTensor):
+                parts = [self.add(f"{name}.c{k}", c) for k, c in enumerate(x.components)]
+                found: dict[str, Any] = {"expansion": parts}
+            elif x.layout is not torch.strided or x.is_nested:
+                raise TypeError(f"{name} has layout {x.layout}; only dense tensors can be stored")
+            else:
+                found = {"tensor": self.add(name, x)}
+            # The tensor itself too: another one could take its place in memory.
+            self.known[id(x)] = x, found
+        return self.known[id(x)][1]
+
+
+def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A state dict as plain tensors by name, and text that says what they were.
+
+    An expansion `weight` becomes its components `weight.c0`, `weight.c1`, ..., bit for bit, a
+    complex one `weight.real.c0`, ..., `weight.imag.c0`, ...; a plain
+    tensor keeps its name, and a nested one has those of the keys before it, `state.0.exp_avg`. The
+    rest, such as an optimizer's groups, is in the text.
+    `safetensors.torch.save_file(tensors, path, metadata)` stores both, and `unflatten_state` makes
+    the state of them again.
+
+    Args:
+        state: nested dicts, lists and tuples of expansions, real and complex, plain dense tensors,
+            Python numbers, strings and None.
+
+    Returns:
+        Contiguous tensors without gradients that share no memory with each other, and one entry of
+        metadata. A tensor that occurs twice, as tied weights do, is stored once.
+
+    Raises:
+        TypeError: for anything else in the state, named by its place.
+        ValueError: where two tensors would have one name.
+    """
+    tensors = _Tensors()
+
+    def described(x: Any, name: str) -> Any:
+        if isinstance(x, Tensor):
+            return tensors.described(x, name)
+        for kind, pair in PAIRS.items():
+            if isinstance(x, pair):
+                parts = (("real", x.real), ("imag", x.imag))
+                return {kind: [tensors.described(v, f"{name}.{k}") for k, v in parts]}
+        if x is None or isinstance(x, (bool, int, float, str)):
+            return {"value": x}
+        if isinstance(x, Mapping):
+            pairs = [(_name(k, name), v) for k, v in x.items()]
+            return {"dict": [[k, described(v, _joined(name, k))] for k, v in pairs]}
+        if isinstance(x, (list, tuple)):
+            kind = "list" if isinstance(x, list) else "tuple"
+            return {kind: [described(v, _joined(name, k)) for k, v in enumerate(x)]}
+        raise TypeError(
+            f"{name or 'state'} is of type {type(x).__name__}; allowed are tensors, dicts, lists, "
+            "tuples, numbers, strings and None"
+        )
+
+    text = json.dumps({"version": _VERSION, "state": described(state, "")})
+    return tensors.named, {_KEY: text}
+
+
+def _name(key: Any, place: str) -> str | int:
+    if isinstance(key, bool) or not isinstance(key, (str, int)):
+        raise TypeError(f"{place or 'state'} has the key {key!r}; allowed are strings and integers")
+    return key
+
+
+def _joined(name: str, key: Any) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def unflatten_state(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> Any:
+    """The state that `flatten_state` was given, bit for bit.
+
+    Args:
+        tensors: by name, as `safetensors.torch.load_file` gives them; expansions take their memory.
+        metadata: the file's, as `safetensors.safe_open(path, "pt").metadata()` gives it.
+
+    Raises:
+        ValueError: for metadata that is not `flatten_state`'s, or tensors that are missing.
+        TypeError, ValueError: for components that are none of one expansion (`mcf.MCFTensor`).
+    """
+    try:
+        given = json.loads((metadata or {})[_KEY])
+        version = given["version"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"metadata must have the entry {_KEY!r} that mcf.flatten_state made, got "
+            f"{sorted(metadata or {})}"
+        ) from None
+    if version != _VERSION:
+        raise ValueError(f"metadata is of version {version!r}, this mcf reads {_VERSION}")
+    made: dict[tuple[str, ...], Tensor] = {}
+
+    def stored(names: Sequence[str]) -> list[Tensor]:
+        missing = [n for n in names if n not in tensors]
+        if missing:
+            raise ValueError(f"tensors has no {missing[0]!r}, which metadata names")
+        return [tensors[n] for n in names]
+
+    def state(node: Any) -> Any:
+        kind, value = _checked(node)
+        if kind == "value":
+            return value
+        if kind == "dict":
+            return {k: state(v) for k, v in value}
+        if kind in ("list", "tuple"):
+            parts = [state(v) for v in value]
+            return parts if kind == "list" else tuple(parts)
+        if kind in PAIRS:
+            real, imag = (state(v) for v in value)
+            return PAIRS[kind](real, imag)
+        names = (kind, *([value] if kind == "tensor" else value))
+        if names not in made:
+            found = stored(names[1:])
+            made[names] = found[0] if kind == "tensor" else MCFTensor(found)
+        return made[names]
+
+    return state(given["state"])
+
+
+_KINDS = {"value", "dict", "list", "tuple", "tensor", "expansion"}
+
+
+def _checked(node: Any) -> tuple[str, Any]:
+    kinds = _KINDS | PAIRS.keys()
+    if not isinstance(node, dict) or len(node) != 1 or not node.keys() <= kinds:
+        raise ValueError(f"metadata has {node!r:.100}; allowed are {sorted(kinds)}")
+    ((kind, value),) = node.items()
+    fits = (
+        all(isinstance(v, list) and len(v) == 2 for v in value)
+        if kind == "dict" and isinstance(value, list)
+        else isinstance(value, str)
+        if kind == "tensor"
+        else kind == "value" or isinstance(value, list)
+    )
+    if kind in PAIRS:
+        fits = fits and len(value) == 2 and all(_checked(v)[0] == "expansion" for v in value)
+    if not fits or (kind == "expansion" and not all(isinstance(n, str) for n in value)):
+        raise ValueError(f"metadata has {node!r:.100}, which is no {kind}")
+    return kind, value

@@ -1,0 +1,297 @@
+"""NumPy's other functions of expansion tensors: `np.sum(x)`, `np.concatenate([x, y])`.
+
+Each is written in torch's functions, with NumPy's arguments, defaults and meaning, and gives
+tensors. Those that are not here raise, since NumPy would compute them on a rounded array.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.expansions.interchange import numpy_ufuncs
+from mcf.expansions.operators import operand
+from mcf.expansions.tensor import MCFTensor
+
+# Functions of NumPy -> what computes them; named as they are.
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+Function = Callable[..., Any]
+
+
+def of_numpy(*names: str) -> Callable[[Function], Function]:
+    """Register a function for those of NumPy with these names, which not every version has."""
+
+    def register(function: Function) -> Function:
+        for name in names:
+            room: Any = np
+            for part in name.split("."):
+                room = getattr(room, part, None)
+            if room is not None:
+                FUNCTIONS[room] = function
+        return function
+
+    return register
+
+
+def _first(given: Any) -> MCFTensor | None:
+    """An expansion among arguments and in their lists."""
+    if isinstance(given, MCFTensor):
+        return given
+    if isinstance(given, dict):
+        given = list(given.values())
+    if isinstance(given, (list, tuple)):
+        return next((x for x in map(_first, given) if x is not None), None)
+    return None
+
+
+def _torchs(given: Any, like: MCFTensor) -> Any:
+    """Arguments with arrays as tensors: plain ones, expansions for types that torch has not."""
+    if isinstance(given, np.ndarray):
+        return operand(like, given)
+    if isinstance(given, (np.bool_, np.integer)):
+        return given.item()
+    if isinstance(given, (list, tuple)):
+        return type(given)(_torchs(x, like) for x in given)
+    if isinstance(given, dict):
+        return {name: _torchs(x, like) for name, x in given.items()}
+    return given
+
+
+def __array_function__(
+    self: MCFTensor,
+    func: Any,
+    types: Sequence[type],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """A function of NumPy, some argument of which is an expansion tensor."""
+    name = f"{func.__module__}.{func.__name__}".removeprefix("numpy.")
+    function = FUNCTIONS.get(func)
+    if function is None:
+        raise numpy_ufuncs.refused(name)
+    kwargs = {k: v for k, v in kwargs.items() if v is not np._NoValue}
+    out = kwargs.pop("out", None)
+    if out is not None and not isinstance(out, MCFTensor):
+        raise TypeError(
+            f"numpy.{name}: out must be an expansion tensor, got {type(out).__name__}; an array "
+            "would round the result"
+        )
+    like = _first((args, kwargs))
+    if like is None:
+        raise TypeError(f"numpy.{name}: out is an expansion tensor and no argument is")
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise numpy_ufuncs.refused(name, f"of expansions: {error}") from None
+    result = function(*_torchs(args, like), **_torchs(kwargs, like))
+    return result if out is None else out.copy_(result)
+
+
+def _dims(x: Tensor, axis: Any) -> tuple[int, ...]:
+    return tuple(range(x.dim())) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+
+
+def _flat(x: Tensor, axis: int | None) -> tuple[Tensor, int]:
+    return (x.reshape(-1), 0) if axis is None else (x, axis)
+
+
+def _reduction(function: Function, *names: str) -> None:
+    def reduce(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return function(a, axis, keepdims)
+
+    of_numpy(*names)(reduce)
+
+
+_reduction(lambda x, axis, keep: torch.sum(x, _dims(x, axis), keep), "sum")
+_reduction(lambda x, axis, keep: torch.mean(x, _dims(x, axis), keep), "mean")
+_reduction(lambda x, axis, keep: torch.nansum(x, _dims(x, axis), keep), "nansum")
+_reduction(lambda x, axis, keep: torch.nanmean(x, _dims(x, axis), keep), "nanmean")
+_reduction(lambda x, axis, keep: torch.amax(x, _dims(x, axis), keep), "max", "amax")
+_reduction(lambda x, axis, keep: torch.amin(x, _dims(x, axis), keep), "min", "amin")
+_reduction(
+    lambda x, axis, keep: torch.amax(x, _dims(x, axis), keep) - torch.amin(x, _dims(x, axis), keep),
+    "ptp",
+)
+_reduction(numpy_ufuncs.REDUCED[np.multiply], "prod")
+_reduction(numpy_ufuncs.REDUCED[np.logical_and], "all")
+_reduction(numpy_ufuncs.REDUCED[np.logical_or], "any")
+
+
+def _counted(x: Tensor, axis: Any, keep: bool, count: Any = torch.count_nonzero) -> Any:
+    found = count(x, _dims(x, axis))
+    return found.reshape([1 if d in [k % x.dim() for k in _dims(x, axis)] else n
+                          for d, n in enumerate(x.shape)]) if keep else found  # fmt: skip
+
+
+_reduction(_counted, "count_nonzero")
+
+
+def _moment(function: Function, *names: str) -> None:
+    def moment(
+        a: Any, axis: Any = None, *, ddof: float = 0, correction: Any = None, keepdims: bool = False
+    ) -> Any:
+        # NumPy divides by the count, torch by one less.
+        degrees = ddof if correction is None else correction
+        return function(a, _dims(a, axis), correction=degrees, keepdim=keepdims)
+
+    of_numpy(*names)(moment)
+
+
+_moment(torch.var, "var")
+_moment(torch.std, "std")
+
+
+def _place(function: Function, name: str) -> None:
+    def place(a: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
+        found = function(a, axis, keepdims)
+        return found.reshape([1] * a.dim()) if axis is None and keepdims else found
+
+    of_numpy(name)(place)
+
+
+_place(torch.argmax, "argmax")
+_place(torch.argmin, "argmin")
+
+
+def _scan(function: Function, name: str) -> None:
+    def scan(a: Any, axis: int | None = None) -> Any:
+        return function(*_flat(a, axis))
+
+    of_numpy(name)(scan)
+
+
+_scan(torch.cumsum, "cumsum")
+_scan(torch.cumprod, "cumprod")
+
+
+def _quantile(function: Function, name: str, scale: int = 1) -> None:
+    def quantile(
+        a: Any, q: Any, axis: int | None = None, *, method: str = "linear", keepdims: bool = False
+    ) -> Any:
+        x, dim = _flat(a, axis)
+        q = q if isinstance(q, Tensor) else torch.tensor(q, dtype=torch.float64, device=x.device)
+        found = function(x, q / scale, dim, keepdim=keepdims, interpolation=method)
+        return found.reshape(*q.shape, *[1] * a.dim()) if axis is None and keepdims else found
+
+    of_numpy(name)(quantile)
+
+
+_quantile(torch.quantile, "quantile")
+_quantile(torch.nanquantile, "nanquantile")
+
+
+def _middle(function: Function, name: str) -> None:
+    def median(a: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
+        # The mean of the two in the middle, where torch.median takes the lower one.
+        x, dim = _flat(a, axis)
+        found = function(x, 0.5, dim, keepdim=keepdims)
+        return found.reshape([1] * a.dim()) if axis is None and keepdims else found
+
+    of_numpy(name)(median)
+
+
+_middle(torch.quantile, "median")
+_middle(torch.nanquantile, "nanmedian")
+
+
+@of_numpy("sort")
+def _sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Any:
+    x, dim = _flat(a, axis)
+    return torch.sort(x, dim=dim, stable=True)[0]
+
+
+@of_numpy("argsort")
+def _argsort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Any:
+    x, dim = _flat(a, axis)
+    return torch.argsort(x, dim=dim, stable=True)
+
+
+@of_numpy("unique")
+def _unique(
+    ar: Any,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+) -> Any:
+    if return_index:
+        raise numpy_ufuncs.refused("unique", "with return_index is not supported on expansions")
+    return torch.unique(ar, return_inverse=return_inverse, return_counts=return_counts, dim=axis)
+
+
+@of_numpy("searchsorted")
+def _searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
+    return torch.searchsorted(a, v, side=side, sorter=sorter)
+
+
+@of_numpy("clip")
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    return a if low is None and high is None else torch.clamp(a, low, high)
+
+
+@of_numpy("round", "around")
+def _round(a: Any, decimals: int = 0) -> Any:
+    return torch.round(a, decimals=decimals) if decimals else torch.round(a)
+
+
+def _device_of(*given: Any) -> torch.device:
+    """The device of the first tensor among some, of which one is."""
+    return next(t.device for t in given if isinstance(t, Tensor))
+
+
+@of_numpy("where")
+def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    if x is None and y is None:
+        return torch.where(condition)
+    if not isinstance(condition, Tensor):
+        condition = torch.tensor(condition, device=_device_of(x, y))
+    return torch.where(condition.bool(), x, y)
+
+
+@of_numpy("isclose")
+def _isclose(
+    a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    # NumPy's tolerance follows b as torch's follows the other one.
+    wide: Any = {"dtype": torch.float64, "device": _device_of(a, b)}
+    a, b = (t if isinstance(t, Tensor) else torch.tensor(t, **wide) for t in (a, b))
+    return torch.isclose(a, b, rtol, atol, equal_nan)
+
+
+@of_numpy("allclose")
+def _allclose(
+    a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    return bool(_isclose(a, b, rtol, atol, equal_nan).all())
+
+
+@of_numpy("array_equal")
+def _array_equal(a1: Any, a2: Any) -> bool:
+    return tuple(a1.shape) == tuple(a2.shape) and bool((a1 == a2).all())
+
+
+@of_numpy("einsum")
+def _einsum(subscripts: str, *operands: Any) -> Any:
+    return torch.einsum(subscripts, *operands)
+
+
+@of_numpy("dot")
+def _dot(a: Any, b: Any) -> Any:
+    if not all(isinstance(t, Tensor) and t.dim() for t in (a, b)):
+        return a * b
+    # Over the last dimension of a and the last but one of b.
+    return torch.tensordot(a, b, ([a.dim() - 1], [max(0, b.dim() - 2)]))
+
+
+@of_numpy("linalg.norm")
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    return torch.linalg.norm(x, ord, axis, keepdims)
+
+
+MCFTensor.__array_function__ = __array_function__  # type: ignore[attr-defined]

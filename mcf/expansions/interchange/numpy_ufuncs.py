@@ -1,0 +1,168 @@
+"""NumPy's elementwise functions of expansion tensors: `np.exp(x)`, `np.add(x, 1)`, `array * x`.
+
+Each is torch's function of the same meaning; what has none raises. Nothing becomes an array, which
+would round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.registry import UnsupportedError
+from mcf.expansions.operators import operand
+from mcf.expansions.tensor import MCFTensor
+
+# Those that are operators: with Python's name of the method, and of the reflected one.
+OPERATORS = {
+    np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "truediv",
+    np.floor_divide: "floordiv", np.remainder: "mod", np.power: "pow", np.matmul: "matmul",
+    np.divmod: "divmod",
+}  # fmt: skip
+COMPARISONS = {
+    np.equal: ("eq", "eq"), np.not_equal: ("ne", "ne"), np.less: ("lt", "gt"),
+    np.less_equal: ("le", "ge"), np.greater: ("gt", "lt"), np.greater_equal: ("ge", "le"),
+}  # fmt: skip
+METHODS = {f: (f"__{name}__", f"__r{name}__") for f, name in OPERATORS.items()} | {
+    f: (f"__{name}__", f"__{other}__") for f, (name, other) in COMPARISONS.items()
+}
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.negative: torch.neg, np.positive: torch.positive, np.absolute: torch.abs,
+    np.fabs: torch.abs, np.sign: torch.sign, np.rint: torch.round, np.conjugate: torch.conj,
+    np.exp: torch.exp, np.exp2: torch.exp2, np.expm1: torch.expm1, np.log: torch.log,
+    np.log2: torch.log2, np.log10: torch.log10, np.log1p: torch.log1p, np.sqrt: torch.sqrt,
+    np.square: torch.square, np.reciprocal: torch.reciprocal, np.sin: torch.sin,
+    np.cos: torch.cos, np.tan: torch.tan, np.arcsin: torch.asin, np.arccos: torch.acos,
+    np.arctan: torch.atan, np.sinh: torch.sinh, np.cosh: torch.cosh, np.tanh: torch.tanh,
+    np.arcsinh: torch.asinh, np.arccosh: torch.acosh, np.arctanh: torch.atanh,
+    np.deg2rad: torch.deg2rad, np.radians: torch.deg2rad, np.rad2deg: torch.rad2deg,
+    np.degrees: torch.rad2deg, np.floor: torch.floor, np.ceil: torch.ceil, np.trunc: torch.trunc,
+    np.isfinite: torch.isfinite, np.isinf: torch.isinf, np.isnan: torch.isnan,
+    np.signbit: torch.signbit, np.frexp: torch.frexp, np.arctan2: torch.atan2,
+    np.hypot: torch.hypot, np.maximum: torch.maximum, np.minimum: torch.minimum,
+    np.fmax: torch.fmax, np.fmin: torch.fmin, np.fmod: torch.fmod, np.copysign: torch.copysign,
+    np.nextafter: torch.nextafter, np.logaddexp: torch.logaddexp,
+    np.logaddexp2: torch.logaddexp2, np.heaviside: torch.heaviside,
+    np.float_power: torch.float_power, np.logical_and: torch.logical_and,
+    np.logical_or: torch.logical_or, np.logical_xor: torch.logical_xor,
+    np.logical_not: torch.logical_not, np.modf: lambda x: (torch.frac(x), torch.trunc(x)),
+    # Numbers come as expansions.
+    np.ldexp: lambda x, k: torch.ldexp(x, k.long()),
+}  # fmt: skip
+
+
+def all_or_some(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction by torch over the dimensions that NumPy's `axis` names, None for all."""
+
+    def reduce(x: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
+        dims = range(x.dim()) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        for d in sorted((int(d) % max(1, x.dim()) for d in dims), reverse=True):
+            x = function(x, d, keepdims)
+        return x
+
+    return reduce
+
+
+REDUCED: dict[Any, Callable[..., Any]] = {
+    np.add: lambda x, axis=None, keepdims=False: torch.sum(x, axis, keepdims),
+    np.multiply: all_or_some(torch.prod),
+    np.maximum: lambda x, axis=None, keepdims=False: torch.amax(
+        x, tuple(range(x.dim())) if axis is None else axis, keepdims
+    ),
+    np.minimum: lambda x, axis=None, keepdims=False: torch.amin(
+        x, tuple(range(x.dim())) if axis is None else axis, keepdims
+    ),
+    np.logical_and: all_or_some(torch.all),
+    np.logical_or: all_or_some(torch.any),
+    np.logaddexp: lambda x, axis=None, keepdims=False: torch.logsumexp(
+        x, tuple(range(x.dim())) if axis is None else axis, keepdims
+    ),
+}
+ACCUMULATED: dict[Any, Callable[..., Any]] = {
+    np.add: torch.cumsum,
+    np.multiply: torch.cumprod,
+    np.maximum: lambda x, axis: torch.cummax(x, axis)[0],
+    np.minimum: lambda x, axis: torch.cummin(x, axis)[0],
+    np.logaddexp: torch.logcumsumexp,
+}
+ONLY = "x.to_numpy(dtype) rounds to an array, x.numpy(object) holds exact Fractions"
+
+
+def refused(name: str, why: str = "is not supported on mcf.MCFTensor") -> UnsupportedError:
+    """The error for a function of NumPy that expansion tensors do not have."""
+    return UnsupportedError(f"numpy.{name} {why}; {ONLY}")
+
+
+def _given(ufunc: Any, kwargs: dict[str, Any]) -> Any:
+    """The expansion that results are written to, or None; other options are refused."""
+    out = kwargs.pop("out", None) or (None,)
+    for name, value in kwargs.items():
+        usual = {"where": True, "order": "K", "subok": True, "casting": "same_kind"}.get(name)
+        if value is not None and not (isinstance(value, (bool, str)) and value == usual):
+            raise refused(ufunc.__name__, f"with {name}={value!r} is not supported on expansions")
+    if all(o is None for o in out):
+        return None
+    if len(out) != 1 or not isinstance(out[0], MCFTensor):
+        raise TypeError(
+            f"numpy.{ufunc.__name__}: out must be an expansion tensor, got "
+            f"{type(out[0]).__name__}; an array would round the result"
+        )
+    return out[0]
+
+
+def _called(ufunc: Any, inputs: Sequence[Any]) -> Any:
+    if ufunc in METHODS:
+        a, b = inputs
+        name, reflected = METHODS[ufunc]
+        if isinstance(a, MCFTensor):
+            return getattr(a, name)(b)
+        return getattr(b, reflected)(a)
+    like = next(x for x in inputs if isinstance(x, MCFTensor))
+    given = [x if isinstance(x, Tensor) else operand(like, x) for x in inputs]
+    function = FUNCTIONS.get(ufunc)
+    if function is None:
+        raise refused(ufunc.__name__)
+    return function(*(x if isinstance(x, Tensor) else tensor(x, like.terms, like.dtype, like.device)
+                      for x in given))  # fmt: skip
+
+
+def _outer(ufunc: Any, a: Any, b: Any) -> Any:
+    dims = b.dim() if isinstance(b, Tensor) else np.ndim(b)
+    if not isinstance(a, Tensor):
+        a = np.asarray(a)
+    places = (..., *(None,) * dims)
+    return _called(ufunc, (a[places], b))
+
+
+def __array_ufunc__(self: MCFTensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """An elementwise function of NumPy, its reduction, accumulation or outer form."""
+    if ufunc.signature is not None and ufunc is not np.matmul:
+        raise refused(ufunc.__name__)
+    if not any(isinstance(x, MCFTensor) for x in inputs):
+        raise TypeError(
+            f"numpy.{ufunc.__name__}: out is an expansion tensor and no argument is; use "
+            "out.copy_(result)"
+        )
+    if method in ("reduce", "accumulate"):
+        table = REDUCED if method == "reduce" else ACCUMULATED
+        if ufunc not in table:
+            raise refused(f"{ufunc.__name__}.{method}")
+        x, *rest = inputs
+        axis = kwargs.pop("axis", rest[0] if rest else 0)
+        keep = (bool(kwargs.pop("keepdims", False)),) if method == "reduce" else ()
+        out = _given(ufunc, kwargs)
+        result = table[ufunc](x, axis, *keep)
+    elif method in ("__call__", "outer"):
+        out = _given(ufunc, kwargs)
+        result = _called(ufunc, inputs) if method == "__call__" else _outer(ufunc, *inputs)
+    else:
+        raise refused(f"{ufunc.__name__}.{method}")
+    return result if out is None else out.copy_(result)
+
+
+MCFTensor.__array_ufunc__ = __array_ufunc__  # type: ignore[attr-defined]

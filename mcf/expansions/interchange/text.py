@@ -1,0 +1,99 @@
+"""How an expansion tensor prints itself."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+
+from mcf.convert import spec as specification
+from mcf.convert.print_options import in_force
+from mcf.convert.printing import brackets, element, shown
+from mcf.expansions.tensor import MCFTensor, method
+from mcf.kernels.formats import format_of
+
+
+def rows(x: MCFTensor) -> list[tuple[float, ...]]:
+    """Return the components of each element that is shown, in order.
+
+    Where a lower one is not finite the element is the sum of all, with nothing below it.
+    """
+    columns = []
+    places = shown(x.shape)
+    for c in x.components:
+        c = c.detach()
+        for d, kept in enumerate(places):
+            if None in kept:
+                index = torch.tensor([k for k in kept if k is not None], device=c.device)
+                c = c.index_select(d, index.long())
+        columns.append(c.double().flatten().tolist())
+    found = list(zip(*columns, strict=True))
+    return [
+        row
+        if all(map(math.isfinite, row)) or not math.isfinite(row[0])
+        else (sum(row), *(0.0,) * (len(row) - 1))
+        for row in found
+    ]
+
+
+def text(x: MCFTensor, exact: bool = True) -> str:
+    """`MCFTensor([...], terms=2, dtype=torch.float32)`; `mcf.tensor` reads the brackets back.
+
+    Args:
+        x: the tensor.
+        exact: with as many digits as that takes; else at most as many as every number of the
+            format has.
+    """
+    head = "MCFTensor("
+    tail = [f"terms={x.terms}", f"dtype={x.dtype}"]
+    if x.device.type != "cpu":
+        tail.append(f"device='{x.device}'")
+    if x.grad_fn is not None:
+        tail.append(f"grad_fn=<{type(x.grad_fn).__name__}>")
+    elif x.requires_grad:
+        tail.append("requires_grad=True")
+    components = x.components
+    if components[0].device.type == "meta" or is_fake(components[0]):
+        return f"{head}..., size={tuple(x.shape)}, {', '.join(tail)})"
+    if x.numel() == 0:
+        if x.dim() != 1:
+            tail.insert(0, f"size={tuple(x.shape)}")
+        return f"{head}[], {', '.join(tail)})"
+    body = brackets(tuple(x.shape), rows(x), None, format_of(x.dtype), exact, len(head))
+    line = f"{head}{body}, {', '.join(tail)})"
+    last = line.rsplit("\n", 1)[-1]
+    if len(last) <= in_force().linewidth:
+        return line
+    return f"{head}{body},\n{' ' * len(head)}{', '.join(tail)})"
+
+
+@method
+def __repr__(x: MCFTensor, *, tensor_contents: object = None) -> str:
+    return text(x)
+
+
+@method
+def __str__(x: MCFTensor) -> str:
+    return text(x, exact=False)
+
+
+@method
+def __format__(x: MCFTensor, spec: str) -> str:
+    """Each number as Python formats a float of its exact value: `f"{x:.50f}"` has 50 digits.
+
+    One number alone; several in the brackets of `str`, which are all of it without a specification.
+    """
+    if not spec and x.dim() != 0:
+        return str(x)
+    fmt = format_of(x.dtype)
+    usual = element(fmt, False, in_force())
+    if x.device.type == "meta" or is_fake(x.components[0]):
+        raise TypeError(f"an expansion tensor on {x.device} has no numbers to be formatted")
+    if x.numel() == 0:
+        return "[]"
+
+    def show(parts: tuple[float, ...]) -> str:
+        return specification.formatted(parts, spec, usual)
+
+    return brackets(tuple(x.shape), rows(x), show, fmt, False)  # type: ignore[arg-type]

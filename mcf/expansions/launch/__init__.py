@@ -1,0 +1,1 @@
+"""Launch kernels on the components of expansion tensors."""

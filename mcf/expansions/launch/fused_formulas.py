@@ -1,0 +1,337 @@
+"""Fuse a formula of a few operations on large tensors into one kernel, one pass over memory.
+
+The formula runs once on names in place of tensors. The operations that it applies are written down
+as calls of their algorithms, which together are one algorithm. So the bits are those of the
+operations one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.elementary.fused import NO_SCALARS, Formula
+from mcf.expansions.dispatch.recorded import watched
+from mcf.expansions.launch.cached_launches import addressed, held_number, number_of, rounded_number
+from mcf.expansions.launch.launches import OverOperands
+from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, fresh
+from mcf.kernels import registry
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms.primitives import ONE, ZERO
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.formats import FORMATS, INT8, Format
+from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, result_dtypes
+from mcf.kernels.register_choice import get_registers
+
+_address = Tensor.data_ptr
+# Kernels by all that makes them: operands of another shape are no other kernel.
+_specs: dict[tuple[Any, ...], Elementwise] = {}
+_MOST_SPECS = 256
+
+# Applies an operation to its operands and returns the result.
+Apply = Callable[..., Any]
+# A formula of `Apply` and the operands; all that it computes is computed by `Apply`.
+Written = Callable[..., Any]
+
+# From so many elements on: to compile a kernel takes some tenths of a second, once on a machine.
+MANY = 2048
+# The compilers of GPUs take a quarter of a minute for some formulas of more components.
+_MOST_TERMS = 3
+
+
+_MOST = 1024
+_kernels: dict[tuple[Any, ...], _Kernel | None] = {}
+
+
+class NotFusedError(Exception):
+    """A formula has an operation that no fused kernel has."""
+
+
+def fused(formula: Written, *values: Any, out: Components | None = None) -> Any:
+    """Return the result of a formula, or None where its operations have to run one by one.
+
+    Args:
+        formula: a function of one that applies operations, and of the operands.
+        *values: expansion tensors, plain tensors of floats and numbers.
+        out: components that are written to, and may be operands: if they are contiguous and of the
+            result's format and shape the result is True, else nothing is written and it is None.
+    """
+    if watched():
+        return None
+    like: dict[str, Any] = {}
+    for x in values:
+        if type(x) is MCFTensor:
+            like = x.__dict__
+            break
+    if not like or like["_c0"].numel() < MANY:
+        return None
+    groups: list[Components] = []
+    signature: list[Any] = [formula, registry.get_executor(), get_registers()]
+    # The components of a number depend on the terms of the operand next to it, but for one.
+    terms: set[int] = set()
+    several, rounded = False, []
+    for k, x in enumerate(values):
+        if type(x) is MCFTensor:
+            own = x.__dict__
+            terms.add(own["_terms"])
+            parts = COMPONENTS[own["_terms"]](own)
+        elif type(x) is Tensor:
+            if not addressed(x):
+                return None
+            parts = (x,)
+            terms.add(1)
+        elif isinstance(x, Tensor):
+            return None
+        else:
+            first, sign = like["_c0"], 0.0 if x else math.copysign(1.0, x)
+            given = x, sign, first.dtype, like["_terms"], first.device
+            found = held_number(*given)
+            if found is None:
+                found = rounded_number(*given)
+                rounded.append(k)
+            if found is None:
+                return None
+            several |= len(found) > 1 or k in rounded
+            parts = found
+        first = parts[0]
+        if type(first) is not Tensor or not first.is_contiguous():
+            return None
+        groups.append(parts)
+        signature += (len(parts), first.dtype, first.shape, first.device)
+    if len(terms) > 1 and several:
+        return None
+    key = (*signature, *rounded)
+    try:
+        kernel = _kernels[key]
+    except KeyError:
+        if len(_kernels) >= _MOST:
+            _kernels.clear()
+        kernel = _kernels[key] = _Kernel.of(_checked(formula, rounded), groups)
+    if kernel is None:
+        return None
+    return kernel.run(groups) if out is None else kernel.into(groups, out)
+
+
+def _checked(formula: Written, rounded: Sequence[int]) -> Written:
+    """Return the formula, which may use operands that are rounded numbers in arithmetic alone.
+
+    Comparisons and selections take numbers as they are.
+    """
+    if not rounded:
+        return formula
+
+    @functools.wraps(formula)
+    def checked(apply: Apply, *operands: Any) -> Any:
+        numbers = {id(operands[k]) for k in rounded}
+
+        def checking(operation: Operation | Formula, *given: Any) -> Any:
+            if number_of(operation) is not rounded_number and numbers & {*map(id, given)}:
+                raise NotFusedError
+            return apply(operation, *given)
+
+        return formula(checking, *operands)
+
+    return checked
+
+
+class _Name(NamedTuple):
+    """A number of the kernel.
+
+    Args:
+        text: a tuple of registers, or one that is a truth value.
+        terms: how many it has.
+        truth: whether it is a truth value.
+    """
+
+    text: str
+    terms: int
+    truth: bool = False
+
+    def registers(self, count: int) -> str:
+        """So many of its registers, zeros behind its own."""
+        if self.terms == count:
+            return self.text
+        own = [f"{self.text}[{k}]" for k in range(self.terms)]
+        return "(" + ", ".join([*own, *["ZERO"] * (count - self.terms)]) + ")"
+
+
+class _Writer:
+    """Writes down what a formula applies to names."""
+
+    def __init__(self, fmt: Format, device: torch.device) -> None:
+        self._fmt, self._device = fmt, device
+        self.lines: list[str] = []
+        self.called: dict[str, Any] = {"ZERO": ZERO, "ONE": ONE}
+        # Numbers that stand in the formula.
+        self.constants: list[Components] = []
+
+    def apply(self, operation: Any, *operands: Any) -> _Name:
+        """An operation on names and numbers."""
+        if type(operation) is not Operation or operation.parts > 1 or operation.components:
+            raise NotFusedError
+        most = max((x.terms for x in operands if type(x) is _Name and not x.truth), default=0)
+        if not most:
+            raise NotFusedError
+        given = [x if type(x) is _Name else self._constant(operation, x, most) for x in operands]
+        if operation in COMMUTATIVE and given[0].terms < given[1].terms:
+            given[:2] = given[1], given[0]
+        counts = tuple(x.terms for x in given)
+        special, widest = dict(operation.special).get(counts), max(counts)
+        texts = []
+        for argument, x in zip(operation.arguments, given, strict=True):
+            if (argument in operation.truths) is not x.truth:
+                raise NotFusedError
+            single = special and argument in operation.floats and x.terms == 1
+            texts.append(x.text if x.truth else x.registers(1 if single else widest))
+        name = f"{operation.name}_{''.join(map(str, counts))}"
+        self.called[name] = special or operation.algorithm(widest, self._fmt)
+        result = f"v{len(self.lines)}"
+        texts += ["ONE"] * len(operation.constants)
+        self.lines.append(f"{result} = {name}({', '.join(texts)})")
+        if operation.result is INT8:
+            return _Name(f"{result}[0]", 1, True)
+        return _Name(result, operation.terms(counts))
+
+    def _constant(self, operation: Operation, value: Any, terms: int) -> _Name:
+        if type(value) not in (int, float):
+            raise NotFusedError
+        sign = 0.0 if value else math.copysign(1.0, value)
+        dtype = self._fmt.dtype
+        assert dtype is not None
+        found = number_of(operation)(value, sign, dtype, terms, self._device)
+        if found is None:
+            raise NotFusedError
+        self.constants.append(found)
+        return _Name(f"constant{len(self.constants) - 1}", len(found))
+
+
+class _Kernel:
+    """The kernel of a formula for one signature of its operands."""
+
+    def __init__(
+        self, spec: Elementwise, like: Tensor, launch: Any, behind: Sequence[Components]
+    ) -> None:
+        """A kernel whose result has a tensor's shape; it reads constants after its operands.
+
+        Without a launch of addresses it is given tensors.
+        """
+        self._size, self._device, self._dtypes = like.shape, like.device, result_dtypes(spec)
+        self._spec = spec
+        self._launch: Any = None
+        self._over: OverOperands | None = None
+        if launch is not None:
+            ones = np.ones((1, 0))
+            self._launch = launch.row(ones)
+            self._over = OverOperands(spec, like.numel(), launch, self._launch, ones)
+        self._behind = [c for group in behind for c in group]
+        self._places = [*map(_address, self._behind)]
+
+    @classmethod
+    def of(cls, formula: Any, groups: Sequence[Components]) -> _Kernel | None:
+        """The kernel for components of one kind, or None where the operations have none."""
+        first = max((c for group in groups for c in group), key=Tensor.dim)
+        fmt = next((FORMATS[g[0].dtype] for g in groups if g[0].dtype in FORMATS), None)
+        executor = registry.on(first.device)
+        if fmt is None or not executor.longest:
+            return None
+        if not executor.native and max(map(len, groups)) > _MOST_TERMS:
+            return None
+        writer, names, arguments, truths, uniform = _Writer(fmt, first.device), [], [], [], []
+        for k, group in enumerate(groups):
+            truth, c = group[0].dtype is torch.bool, group[0]
+            if c.device != first.device or (c.dtype is not fmt.dtype and not truth):
+                return None
+            if c.shape != first.shape and (c.ndim or truth):
+                return None
+            name = f"operand{k}"
+            names.append(_Name(name, len(group), truth))
+            arguments.append((name, len(group), 0 if truth else len(group)))
+            truths += [name] * truth
+            uniform += [name] * (c.shape != first.shape)
+        try:
+            result = formula(writer.apply, *names)
+        except NotFusedError:
+            return None
+        if type(result) is not _Name or not writer.lines:
+            return None
+        constants = [f"constant{k}" for k in range(len(writer.constants))]
+        for name, group in zip(constants, writer.constants, strict=True):
+            arguments.append((name, len(group), len(group)))
+        lines = [*writer.lines, f"return {result.text.removesuffix('[0]')}"]
+        everywhere = frozenset([*uniform, *constants])
+        given = tuple(arguments), result.terms, everywhere, result.truth, tuple(truths)
+        key = (formula.__name__, fmt, *lines, *given, *writer.called.items())
+        # Asked once: another thread may clear the table at any time.
+        spec = _specs.get(key)
+        if spec is None:
+            if len(_specs) >= _MOST_SPECS:
+                _specs.clear()
+            spec = _specs[key] = composite_kernel(
+                formula.__name__.strip("_"),
+                lambda name: written(
+                    name,
+                    ", ".join(name for name, *_ in arguments),
+                    lines,
+                    f"The formula `{formula.__name__}`.",
+                    **writer.called,
+                ),
+                fmt,
+                arguments,
+                result.terms,
+                everywhere,
+                INT8 if result.truth else None,
+                tuple(truths),
+            )
+        launch = None
+        if executor.native:
+            launch = registry.prepare(spec, [[first] * len(spec.fields)])
+            if launch is None:
+                return None
+        return cls(spec, first, launch, writer.constants)
+
+    def run(self, groups: Sequence[Components]) -> Any:
+        """The result for operands of the kind."""
+        out = [torch.empty(self._size, dtype=d, device=self._device) for d in self._dtypes]
+        self._write(groups, out)
+        if self._dtypes[0] is torch.bool:
+            return out[0]
+        return fresh(out, self._size, self._dtypes[0], self._device)
+
+    def into(self, groups: Sequence[Components], targets: Components) -> bool | None:
+        """Write the result into components of its kind, which may be operands.
+
+        None, with nothing written, for others, and where they share memory with operands in another
+        way; of tensors that are no addresses, in any.
+        """
+        first = targets[0]
+        if first.dtype is not self._dtypes[0] or first.shape != self._size:
+            return None
+        if len(targets) != len(self._dtypes) or type(first) is not Tensor:
+            return None
+        if not first.is_contiguous() or first.device != self._device:
+            return None
+        read = [c for group in groups for c in group]
+        if self._over is not None:
+            addresses = [*map(_address, targets), *map(_address, read), *self._places]
+            return None if self._over(addresses) is None else True
+        size = first.numel() * first.element_size()
+        written = [*map(_address, targets)]
+        for c in read:
+            start, end = c.data_ptr(), c.data_ptr() + c.numel() * c.element_size()
+            if any(start < place + size and place < end for place in written):
+                return None
+        self._write(groups, targets)
+        return True
+
+    def _write(self, groups: Sequence[Components], out: Sequence[Tensor]) -> None:
+        read = [c for group in groups for c in group]
+        if self._launch is None:
+            registry.run(self._spec, [[*out, *read, *self._behind]], NO_SCALARS)
+        else:
+            self._launch([*map(_address, out), *map(_address, read), *self._places])

@@ -1,0 +1,406 @@
+"""Prepare launches of kernels on contiguous components of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.convert import conversions
+from mcf.convert.rounding import nearest
+from mcf.elementary import fused
+from mcf.elementary.fused import Formula
+from mcf.elementary.operator import IN_FLOAT32
+from mcf.expansions.components import write
+from mcf.expansions.tensor import Components
+from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.executor import Launch as Prepared
+from mcf.kernels.formats import FORMATS, FP32, FP64, Format
+from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, result_dtypes
+from mcf.kernels.overlap import Place, Places
+from mcf.kernels.program import SIZES, Launch, Move, Program, Step
+from mcf.kernels.register_choice import registers_for
+
+
+class OverOperands:
+    """A prepared kernel of one row of tensors, launched in the way that its results' places take.
+
+    A kernel's tensors must not overlap. Where results lie on operands an executor goes by way of
+    blocks, if it has such a loop.
+    """
+
+    def __init__(
+        self,
+        spec: Elementwise,
+        elements: int,
+        launch: Prepared,
+        call: Callable[[list[int]], Any],
+        scalars: Any,
+    ) -> None:
+        """See `mcf.kernels.executor.Launch`.
+
+        Args:
+            spec: the kernel, whose first fields are its results.
+            elements: of each tensor.
+            launch: prepared for these.
+            call: `launch.row` for these scalars.
+            scalars: of the row.
+        """
+        sizes = [0 if f.uniform else int(f.format.itemsize) for f in spec.fields]
+        self._place = Places(sum(f.written for f in spec.fields), sizes, elements).of
+        self._elements, self._launch, self._call = elements, launch, call
+        self._scalars, self._counts = scalars, spec.sums is not None
+        self._in_place: Callable[[list[int]], Sequence[range]] | None = None
+        self._asked = False
+
+    def __call__(self, addresses: list[int]) -> Sequence[range] | None:
+        """Apply the kernel to tensors at some addresses, its results first.
+
+        Returns:
+            Which elements are still to be written, since some of each range need a step that the
+            kernel lacks; their operands are unchanged. None, with nothing written, where results
+            and operands share memory in a way that needs memory beside them.
+        """
+        place = self._place(addresses)
+        if place is Place.ACROSS:
+            return None
+        if place is Place.ON or self._counts:
+            if not self._asked:
+                self._in_place, self._asked = self._launch.in_place(self._scalars), True
+            if self._in_place is not None:
+                return self._in_place(addresses)
+            if place is Place.ON:
+                return None
+        counted = self._call(addresses)
+        return [range(self._elements)] if counted is not None and counted[0] else []
+
+
+def expanded(
+    groups: Sequence[Components], size: torch.Size, numbers: bool = False
+) -> list[Components]:
+    """Operands as contiguous tensors of a shape; single numbers as they are, unless it is said."""
+    return [
+        g
+        if g[0].shape == size or not (g[0].ndim or numbers)
+        else tuple(c.expand(size).contiguous() for c in g)
+        for g in groups
+    ]
+
+
+def of_one_shape(
+    groups: Sequence[Components], most: int, numbers: bool = False
+) -> list[Components] | None:
+    """Operands of several shapes as copies of one; None where they have one.
+
+    And where it has more elements than `most`, or there is none. Numbers beside others are operands
+    of several shapes if it is said.
+    """
+    shapes = [g[0].shape for g in groups]
+    longest = max(shapes, key=len)
+    if all(s == longest or not (s or (numbers and longest.numel() != 1)) for s in shapes):
+        return None
+    try:
+        size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return None
+    return expanded(groups, size, numbers) if size.numel() <= most else None
+
+
+# Operands of results of at most so many elements are copied where they are broadcast.
+SMALL = 1 << 14
+# Room for what is broadcast to at most so many elements is kept.
+_KEPT = 1024
+# Of results of at most so many elements a plan keeps one of each kind, and its room.
+_FEW = 64
+
+_empty_like, _address = torch.empty_like, Tensor.data_ptr
+
+
+class Plan:
+    """The launch of a kernel on contiguous components of one shape, or on one number for all.
+
+    Attributes:
+        launch: a function of addresses, those of the result and then `addresses`. It returns a sum
+            where the kernel counts the elements whose results are of no use; else None.
+        over: the same for results that may lie where operands do.
+        order: of the operands, for the kernel.
+        behind: the addresses of the tables that it reads after them.
+        broadcasts: whether operands have other shapes than the result, see `spread`.
+        takes_numbers: whether the kernel takes one number for all as it is.
+    """
+
+    broadcasts, takes_numbers = False, True
+
+    def __init__(
+        self,
+        spec: Elementwise,
+        order: Sequence[int],
+        first: Tensor,
+        launch: Any,
+        tables: Sequence[Tensor] = (),
+    ) -> None:
+        """The operands in the order of the kernel's; one of them has the shape of the result."""
+        self.order = tuple(order)
+        self._as_given = self.order == (*range(len(order)),)
+        self._tables = tables
+        self.behind = [t.data_ptr() for t in tables]
+        # The only scalar that operations have is the constant 1.
+        ones = np.ones((1, len(spec.scalars)))
+        self.launch = launch.row(ones)
+        self._call = getattr(self.launch, "call", self.launch)
+        self.size, self.device, self.count = first.shape, first.device, first.numel()
+        self.over = OverOperands(spec, self.count, launch, self.launch, ones)
+        self.dtypes = result_dtypes(spec)
+        few = first.numel() <= _FEW
+        self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
+        self._models = self._likes or [
+            new_like(self.size, dtype, self.device) for dtype in self.dtypes
+        ]
+        # By whether the result is copied to its place, see `_program`.
+        self._programs: dict[bool, Program | None] = {}
+        # By the dtype of operands that are broadcast.
+        self._wide: dict[torch.dtype, Tensor] = {}
+
+    def _new(self, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self.size, dtype=dtype, device=self.device)
+
+    @classmethod
+    def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
+        """The plan for operands of one kind, or None if only the operator can take them."""
+        named = dict(zip(operation.arguments, groups, strict=True))
+        spread = of_one_shape(groups, SMALL)
+        if spread is not None:
+            plan = cls.of(operation, spread)
+            if plan is not None:
+                plan.broadcasts = True
+            return plan
+        truths = [named[name][0] for name in operation.truths]
+        numbers = [c[0] for name, c in named.items() if name not in operation.truths]
+        first = max(numbers, key=Tensor.dim)
+        if any(c.dtype is not first.dtype for c in numbers):
+            return None
+        if any(c.dtype is not torch.bool or c.shape != first.shape for c in truths):
+            return None
+        if any(c.shape != first.shape and c.ndim > 0 for c in numbers):
+            return None
+        if any(c.device != first.device for c in (*numbers, *truths)):
+            return None
+        if first.numel() == 0 or first.device.type != "cpu" or first.dtype not in FORMATS:
+            return None
+        # A conversion of fp16 sets the quiet bit of NaN.
+        if operation in SELECTIONS and first.dtype is torch.float16:
+            return None
+        order = list(range(len(groups)))
+        if operation in COMMUTATIVE and len(groups[0]) < len(groups[1]):
+            order[:2] = 1, 0
+        given = [groups[k] for k in order]
+        uniform = frozenset(name for name, c in named.items() if c[0].ndim < first.ndim)
+        if order[:2] == [1, 0]:
+            uniform = frozenset({"x": "y", "y": "x"}.get(name, name) for name in uniform)
+        spec = kernel(operation, FORMATS[first.dtype], *map(len, given), uniform=uniform)
+        row = [first] * len(spec.results) + [c for group in given for c in group]
+        launch = registry.prepare(spec, [row])
+        return None if launch is None else cls(spec, order, first, launch)
+
+    @classmethod
+    def of_formula(cls, formula: Formula, groups: Sequence[Components]) -> Plan | None:
+        """The plan of an elementary function, or None if only its operator can take the operands.
+
+        No kernel of a function has one number for all: but for what is one number itself, such an
+        operand is copied as those of other shapes are.
+        """
+        spread = of_one_shape(groups, SMALL, numbers=True)
+        if spread is not None:
+            plan = cls.of_formula(formula, spread)
+            if plan is not None:
+                plan.broadcasts, plan.takes_numbers = True, False
+            return plan
+        flat = [c for group in groups for c in group]
+        first = max(flat, key=Tensor.dim)
+        if any(c.dtype is not first.dtype or c.device != first.device for c in flat):
+            return None
+        if any(c.shape != first.shape and (c.ndim or first.numel() != 1) for c in flat):
+            return None
+        if first.numel() == 0 or first.device.type != "cpu" or first.dtype not in FORMATS:
+            return None
+        terms = [*map(len, groups)]
+        # The operator pads the first operand to the terms of the tensors.
+        if terms[0] < max(terms):
+            return None
+        fmt = FORMATS[first.dtype]
+        # The operator says that there is no form in float32 registers.
+        if registers_for(fmt, first.device) is FP32 and formula.name not in IN_FLOAT32:
+            return None
+        found = fused.kernel_for(formula.name, fmt, terms, first.device)
+        # Numbers of 16 bits are converted for the kernel, by the operator.
+        if found is None or fused.stored(fmt) is not fmt:
+            return None
+        spec, tables = found
+        count = sum(field.written for field in spec.fields)
+        launch = registry.prepare(spec, [[*[first] * count, *flat, *tables]])
+        return None if launch is None else cls(spec, range(len(groups)), first, launch, tables)
+
+    def spread(self, groups: Sequence[Components]) -> list[Components]:
+        """Operands as contiguous tensors of the result's shape, but for numbers it takes."""
+        if self._likes is None:
+            return expanded(groups, self.size, not self.takes_numbers)
+        return [g if self._as_it_is(g) else self._copied(g) for g in groups]
+
+    def _as_it_is(self, group: Components) -> bool:
+        first = group[0]
+        return first.shape == self.size or (self.takes_numbers and not first.ndim)
+
+    def _copied(self, group: Components) -> Components:
+        """Few components in the result's shape, to which a copy broadcasts them."""
+        kind = group[0].dtype
+        like = self._wide.get(kind)
+        if like is None:
+            like = self._wide[kind] = self._new(kind)
+        return tuple([_empty_like(like).copy_(c) for c in group])
+
+    def run(self, groups: Sequence[Components]) -> list[Tensor] | None:
+        """The components of the result for operands of the kind.
+
+        None where some element needs a step that the kernel lacks.
+        """
+        out = [*map(_empty_like, self._models)]
+        if self._as_given:
+            counted = self._call([*map(_address, chain(out, *groups)), *self.behind])
+        else:
+            counted = self._call([*map(_address, out), *self.addresses(groups)])
+        return out if counted is None or not counted[0] else None
+
+    def compute(self, groups: Sequence[Components]) -> list[Tensor] | None:
+        """`run`, or `broadcast` where operands have other shapes than the result."""
+        return self.broadcast(groups) if self.broadcasts else self.run(groups)
+
+    def broadcast(self, groups: Sequence[Components]) -> list[Tensor] | None:
+        """`run` of operands of several shapes, contiguous ones."""
+        program = self._program(groups, aside=False)
+        if program is None:
+            return self.run(self.spread(groups))
+        out = [*map(_empty_like, self._models)]
+        return out if program([*map(_address, chain(*groups, out))]) else None
+
+    def into(self, groups: Sequence[Components], parts: Components) -> bool | None:
+        """Write the result into components of its kind, which may be operands.
+
+        Returns:
+            None for operands of many elements, False where some element needs a step that the
+            kernel lacks; nothing is written then.
+        """
+        program = self._program(groups, aside=True)
+        return None if program is None else program([*map(_address, chain(*groups, parts))])
+
+    def _program(self, groups: Sequence[Components], aside: bool) -> Program | None:
+        """The launch after copies of what has another shape, for operands of these ones' kind.
+
+        None where these copies are many.
+
+        Args:
+            groups: the operands.
+            aside: whether the result is copied to its place when nothing reads operands any more.
+        """
+        try:
+            return self._programs[aside]
+        except KeyError:
+            program = self._programs[aside] = self._made(groups, aside)
+            return program
+
+    def _made(self, groups: Sequence[Components], aside: bool) -> Program | None:
+        flat = [c for group in groups for c in group]
+        if self.count > _KEPT or any(c.element_size() not in SIZES for c in flat):
+            return None
+        given, results = len(flat), [*range(len(flat), len(flat) + len(self.dtypes))]
+        steps: list[Step] = []
+        rooms: list[int] = []
+        places: list[list[int]] = []
+        at = 0
+        for group in groups:
+            own, first = [*range(at, at + len(group))], group[0]
+            at += len(group)
+            if not self._as_it_is(group):
+                start = given + len(results) + len(rooms)
+                copied = [*range(start, start + len(group))]
+                number = np.arange(first.numel()).reshape(first.shape)
+                index = np.broadcast_to(number, self.size)
+                steps.append(Move(own, copied, self.count, index, first.element_size()))
+                rooms += [self.count * first.element_size()] * len(group)
+                own = copied
+            places.append(own)
+        targets, end = results, given + len(results)
+        if aside:
+            results = [*range(end + len(rooms), end + len(rooms) + len(targets))]
+            rooms += [self.count * dtype.itemsize for dtype in self.dtypes]
+        behind = range(end + len(rooms), 1 << 30)[: len(self.behind)]
+        read = [place for k in self.order for place in places[k]]
+        steps.append(Launch(self.launch, [*results, *read, *behind]))
+        if aside:
+            size = self.dtypes[0].itemsize
+            steps.append(Move(results, targets, self.count, size=size))
+        return Program.of(steps, end, rooms, self.behind, self)
+
+    def aside(self, groups: Sequence[Components], parts: Components) -> bool:
+        """Write the result into components of its kind, wherever they lie.
+
+        It is computed beside them. False, with nothing written, as in `run`.
+        """
+        out = self.run(groups)
+        if out is not None:
+            write(parts, out)
+        return out is not None
+
+    def addresses(self, groups: Sequence[Components]) -> list[int]:
+        """Where the operands are, in the order of the kernel's."""
+        found: list[int] = []
+        for k in self.order:
+            found += map(_address, groups[k])
+        found += self.behind
+        return found
+
+
+def new_like(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One number that stands for all of a contiguous tensor, which is made in its likeness.
+
+    That takes half of what it takes to say size, dtype and device.
+    """
+    one = torch.empty([1] * len(size), dtype=dtype, device=device).expand(size)
+    if _empty_like(one).is_contiguous():
+        return one
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+def row_launch(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:
+    """A kernel on tensors of one size, as a function of their addresses.
+
+    The only scalar that operations have is the constant 1.
+    """
+    launch = registry.prepare(spec, [[like] * len(spec.fields)])
+    assert launch is not None
+    found: Callable[[list[int]], Any] = launch.row(np.ones((1, len(spec.scalars))))
+    return found
+
+
+_cpu = torch.device("cpu")
+
+
+def in_float64(x: Tensor) -> bool:
+    """Whether a tensor on a CPU has components that are computed with in float64 registers."""
+    if x.device.type != "cpu":
+        return False
+    return x.dtype is torch.float64 or (
+        x.dtype is torch.float32 and registers_for(FP32, _cpu) is FP64
+    )
+
+
+def rounding(state: int, fmt: Format, terms: int, like: Tensor) -> Callable[[list[int]], Any]:
+    """What rounds so many registers to the nearest components of a format, of addresses.
+
+    It counts elements that only the operator rounds.
+    """
+    return row_launch(conversions.kernel(nearest, FP64, state, fmt, terms), like)

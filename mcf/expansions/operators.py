@@ -1,0 +1,157 @@
+"""Operators of an `MCFTensor` with what torch's do not take: Fraction, Decimal, mpmath, arrays.
+
+Arithmetic takes the nearest expansion of such a number, or of an int of more than 64 bits;
+comparisons take its exact value.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from mcf.convert.parse import exact
+from mcf.expansions.creation import tensor
+from mcf.expansions.tensor import MCFTensor
+
+# Whether an operand is of another kind of numbers, complex ones, and what an operator then does.
+COMPLEX: list[tuple[Callable[[Any], bool], Callable[[str, Any, Any], Any]]] = []
+# What stands beside an expansion as it is, if not too large.
+_PLAIN = frozenset({MCFTensor, float})
+# A Python int beyond this does not fit torch's scalars.
+_LARGEST = 2**63
+
+ARITHMETIC = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "truediv": torch.true_divide,
+    "floordiv": torch.floor_divide,
+    "mod": torch.remainder,
+    "pow": torch.pow,
+    "matmul": torch.matmul,
+}
+
+
+def _special(value: Any) -> bool:
+    if isinstance(value, int):
+        return not -_LARGEST <= value < _LARGEST
+    special = (Fraction, decimal.Decimal, np.longdouble)
+    return isinstance(value, special) or hasattr(value, "_mpf_")
+
+
+def operand(self: Any, other: Any) -> Any:
+    """The other operand as a tensor where torch does not take it."""
+    if type(other) is float:
+        return other
+    if isinstance(other, torch.SymInt):
+        # A graph of torch.compile is one for each number: the components of a product depend on it.
+        return int(other)
+    if isinstance(other, np.ndarray) and other.dtype.kind in "biuf" and other.dtype.itemsize <= 8:
+        # As a plain tensor, which has its say in the promotion.
+        native = np.array(other, dtype=other.dtype.newbyteorder("="))
+        return torch.from_numpy(native).to(self.device)
+    if isinstance(other, np.ndarray) or _special(other):
+        return tensor(other, self.terms, self.dtype, self.device)
+    return other
+
+
+def _named(method: Any, name: str) -> Any:
+    """A method of an operator's name, with code of its own.
+
+    torch.compile keeps what it made of a function by its code, and does not look at which method of
+    torch's a closure holds: sums of two numbers were products where it met the product first.
+    """
+    method.__name__ = name
+    method.__code__ = method.__code__.replace(co_name=name)
+    return method
+
+
+# Methods that torch has written in Python around these, which asks types once more.
+_BARE: dict[str, Any] = {
+    "__pow__": torch.Tensor.pow,
+    "__rpow__": lambda exponent, base: torch.pow(base, exponent),
+    "__rsub__": torch.rsub,
+}
+
+
+def _arithmetic(name: str, function: Any) -> Any:
+    own = getattr(torch.Tensor, name)
+    bare = _BARE.get(name, own)
+
+    def method(self: Any, other: Any) -> Any:
+        kind = type(other)
+        if kind in _PLAIN or (kind is int and -_LARGEST <= other < _LARGEST):
+            found = bare(self, other)
+            if found is not NotImplemented:
+                return found
+        else:
+            for is_one, operator in () if kind is int else COMPLEX:
+                if is_one(other):
+                    return operator(name, self, other)
+            if not isinstance(other, torch.Tensor):
+                other = operand(self, other)
+        result = own(self, other)
+        if result is NotImplemented and isinstance(other, torch.Tensor):
+            # Another device, complex numbers: Python would not say so.
+            return function(other, self) if name.startswith("__r") else function(self, other)
+        return result
+
+    return _named(method, name)
+
+
+def _comparison(name: str) -> Any:
+    own = getattr(torch.Tensor, name)
+
+    def method(self: Any, other: Any) -> Any:
+        if type(other) not in _PLAIN and type(other) is not int:
+            for is_one, operator in COMPLEX:
+                if is_one(other):
+                    return operator(name, self, other)
+        if not _special(other):
+            return own(self, operand(self, other))
+        value = exact(other)
+        near: Any = tensor(other, 4, torch.float64, self.device)
+        held = near.to_fractions()
+        if value == held or value != value:
+            return own(self, near)
+        # No expansion has the value, nor lies between it and the one nearest to it.
+        if name in ("__eq__", "__ne__"):
+            return own(self, float("nan"))
+        less = name in ("__lt__", "__le__")
+        closed = less == (value > held)
+        if less:
+            return self <= near if closed else self < near
+        return self >= near if closed else self > near
+
+    return _named(method, name)
+
+
+def _quotient(number_over: Any) -> Any:
+    """`other / x`: of a number torch's product with the reciprocal, of a tensor the quotient.
+
+    Python asks the type of its own first, also where a plain tensor stands on the left.
+    """
+
+    def __rtruediv__(self: Any, other: Any) -> Any:
+        if isinstance(other, np.ndarray):
+            other = operand(self, other)
+        if isinstance(other, torch.Tensor) and not other.is_complex():
+            return torch.true_divide(other, self)
+        return number_over(self, other)
+
+    return __rtruediv__
+
+
+for _name, _function in ARITHMETIC.items():
+    for _method in (f"__{_prefix}{_name}__" for _prefix in ("", "r", "i")):
+        if hasattr(torch.Tensor, _method):
+            setattr(MCFTensor, _method, _arithmetic(_method, _function))
+_number_over: Any = MCFTensor.__rtruediv__
+MCFTensor.__rtruediv__ = _quotient(_number_over)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(MCFTensor, f"__{_name}__", _comparison(f"__{_name}__"))

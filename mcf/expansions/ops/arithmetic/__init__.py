@@ -1,0 +1,1 @@
+"""Implement arithmetic, comparisons and powers."""

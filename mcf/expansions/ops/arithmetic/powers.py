@@ -1,0 +1,111 @@
+"""Powers, squares and exponentials to other bases than e."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.elementary.few_products import EXPONENTS, name_of, serves
+from mcf.elementary.fused import Formula
+from mcf.elementary.operator import apply
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import recorded
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.launch.cached_launches import planned, selected
+from mcf.expansions.ops.arithmetic.arithmetic import reciprocal_times
+from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.elementary.elementary import of_two
+from mcf.expansions.tensor import MCFTensor, wrap
+from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.operators import MUL
+from mcf.kernels.register_choice import registers_for
+
+aten = torch.ops.aten
+
+
+@implements(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
+def power(x: Any, y: Any) -> Any:
+    """x**y; a product for the number 2, the reciprocal for -1, some products for other halves."""
+    if isinstance(y, int | float) and isinstance(x, MCFTensor):
+        if y == 2:
+            return planned(MUL, x, x)
+        if y == 1:
+            return wrap([c.clone() for c in x.components])
+        if y == -1:
+            return reciprocal_times(x, 1)
+        # An attribute of the tensor itself would ask its type.
+        fmt = format_of(x.__dict__["_c0"].dtype)
+        if y in EXPONENTS and serves(x.terms) and registers_for(fmt, x.device) is FP64:
+            return _of_few_products(y, x)
+    return of_two("pow", x, y)
+
+
+def _of_few_products(k: float, x: MCFTensor) -> MCFTensor:
+    name = name_of(k)
+    found = selected(Formula(name), x)
+    return wrap(apply(name, x.components)) if found is None else found
+
+
+@implements(torch.pow, Tensor.pow, Tensor.__pow__)
+def _power(x: Any, y: Any) -> Any:
+    """x**y; a number as base becomes an expansion, whose logarithm has all components.
+
+    So does a number as exponent that is no half of an integer, where a derivative takes 1 from it.
+    """
+    if not recorded(x) and (type(y) in (int, float) or not recorded(y)):
+        return power(x, y)
+    if not isinstance(x, Tensor):
+        x = tensor(x, y.terms, y.dtype, y.device)
+    differs = torch.is_grad_enabled() and x.requires_grad
+    if differs and isinstance(y, float) and not (2 * y).is_integer():
+        y = tensor(y, x.terms, x.dtype, x.device)
+    return forward(torch.pow, (x, y), {})
+
+
+@implements(torch.float_power, Tensor.float_power)
+def float_power(x: Any, y: Any) -> Any:
+    """x**y in components of float64."""
+    x, y = (v.to(torch.float64) if isinstance(v, Tensor) else v for v in (x, y))
+    return _power(x, y)
+
+
+@implements(Tensor.__rpow__)
+def rpow(y: Any, x: Any) -> Any:
+    """x**y with the base on the left."""
+    return _power(x, y)
+
+
+@implements(torch.exp2, Tensor.exp2, torch.special.exp2)
+def exp2(x: Any) -> Any:
+    """2**x."""
+    return _power(2.0, x)
+
+
+@implements(torch.ldexp, Tensor.ldexp)
+def ldexp(x: Any, other: Any) -> Any:
+    """x 2**other by products with powers of two: exact while no component leaves the range.
+
+    For whole exponents also where 2**other has no float of the format; for others x * 2**other.
+    """
+    like = x if isinstance(x, MCFTensor) else other
+    x = in_format(x, like)
+    if isinstance(other, Tensor) and other.is_floating_point():
+        return x * torch.exp2(other)
+    fmt = format_of(x.dtype)
+    # Eight bits have no room for the exponents of a format.
+    e = torch.as_tensor(other, device=x.device).to(torch.int64)
+    # Of more than three no bit is left, or infinity is reached.
+    for _ in range(3):
+        step = e.clamp(fmt.emin, fmt.emax)
+        e = e - step
+        x = x * torch.ldexp(torch.ones_like(step, dtype=torch.float64), step).to(x.dtype)
+    return x
+
+
+@implements(Tensor.ldexp_)
+def ldexp_(x: Any, other: Any) -> Any:
+    """The same, in place."""
+    return x.copy_(ldexp(x, other))

@@ -1,0 +1,1 @@
+"""Implement elementary and special functions."""

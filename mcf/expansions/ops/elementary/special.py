@@ -1,0 +1,207 @@
+"""Functions composed of others: angles, sinc, entropies, the inverse of the logistic function."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import fixed
+from mcf.expansions.conversion import promote
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.ops.elementary.constants import beside, constant, in_format
+from mcf.expansions.ops.elementary.elementary import differentiable
+from mcf.expansions.ops.elementary.power_series import power_series
+from mcf.expansions.tensor import MCFTensor
+
+aten = torch.ops.aten
+
+
+@implements(torch.deg2rad, Tensor.deg2rad, aten.deg2rad.default)
+def deg2rad(x: Any) -> Any:
+    """Return x pi / 180."""
+    wide = roomy(x)
+    return fitted(wide * constant(fixed.pi() // 180, wide), x)
+
+
+@implements(torch.rad2deg, Tensor.rad2deg, aten.rad2deg.default)
+def rad2deg(x: Any) -> Any:
+    """Return 180 x / pi."""
+    wide = roomy(x)
+    return fitted(wide * constant(180 * fixed.quotient(fixed.ONE, fixed.pi()), wide), x)
+
+
+@implements(torch.angle, Tensor.angle, aten.angle.default)
+def angle(x: Any) -> Any:
+    """0 for what is not negative, pi for what is."""
+    flat = torch.where(x < 0, constant(fixed.pi(), x), 0)
+    return torch.where(x.isnan(), x, flat)
+
+
+def _half_turns(x: Any) -> tuple[Any, Any]:
+    """X less the nearest whole number, and whether that is odd."""
+    whole = x.detach().round()
+    half = whole * 0.5
+    # Of an infinity or NaN nothing is odd.
+    odd = (half - half.round()).square() == 0.25
+    return x - torch.where(x == 0, 0, whole), odd
+
+
+def _sinc(x: Any) -> Any:
+    zero = x == 0
+    safe = torch.where(zero, 1, x)
+    rest, odd = _half_turns(safe)
+    pi = constant(fixed.pi(), x)
+    wave = torch.sin(pi * rest) / (pi * safe)
+    near_zero = torch.where(zero, 1, torch.where(odd, -wave, wave))
+    return torch.where(x.isinf(), 0, near_zero)
+
+
+def _sinc_weight(x: Any) -> Any:
+    """(sinc(x) - cos(pi x)) / (pi x)^2, of small x as a series."""
+    pi, near = constant(fixed.pi(), x), x.abs() < 0.25
+    angle = pi * torch.where(near, x, 0)
+    far = torch.where(near, 1, x)
+    rest, odd = _half_turns(far)
+    cosine = torch.cos(pi * rest)
+    part = (_sinc(far) - torch.where(odd, -cosine, cosine)) / (pi * far) / (pi * far)
+    return torch.where(near, spherical_weight(angle * angle), part)
+
+
+def spherical_weight(q: Any) -> Any:
+    """The sum of (-q)^k (2 k + 2) / (2 k + 3)!, (sin(t) / t - cos(t)) / t^2 for q = t^2 <= 1."""
+    return power_series(
+        q,
+        lambda k: Fraction((-1) ** k * (2 * k + 2), math.factorial(2 * k + 3)),
+        Fraction(1),
+    )
+
+
+def _sinc_slope_of(x: Any) -> Any:
+    """Return (cos(pi x) - sinc(x)) / x; near 0 -pi^2 x times the series of `_sinc_weight`."""
+    pi, near = constant(fixed.pi(), x), x.abs() < 0.25
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    angle = pi * low
+    rest, odd = _half_turns(far)
+    cosine = torch.cos(pi * rest)
+    beyond = (torch.where(odd, -cosine, cosine) - _sinc(far)) / far
+    slope = torch.where(near, -(pi * pi) * (low * spherical_weight(angle * angle)), beyond)
+    return torch.where(x.isinf(), 0, slope)
+
+
+_sinc_slope = differentiable(
+    "sinc_1",
+    _sinc_slope_of,
+    lambda x: (
+        -constant(fixed.pi() * fixed.pi() >> fixed.BITS, x) * (_sinc_of(x) - 2 * _sinc_weight(x))
+    ),
+)
+_sinc_of: Any = differentiable("sinc", _sinc, lambda x: _sinc_slope(x))
+
+
+@implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)
+def sinc(x: Any) -> Any:
+    """sin(pi x) / (pi x); the angle is reduced before it is multiplied by pi."""
+    return _sinc_of(x)
+
+
+@implements(torch.xlogy, Tensor.xlogy, torch.special.xlogy, aten.xlogy.Tensor)
+def xlogy(x: Any, y: Any) -> Any:
+    """x log(y); 0 for x = 0 unless y is NaN."""
+    a, b = map(promote, _tensors(x, y))
+    idle = (a == 0) & ((b <= 0) | (b == torch.inf))
+    return a * torch.log(torch.where(idle, 1, b))
+
+
+@implements(torch.special.xlog1py, aten.special_xlog1py.default)
+def xlog1py(x: Any, y: Any) -> Any:
+    """x log(1 + y); 0 for x = 0 unless y is NaN."""
+    a, b = map(promote, _tensors(x, y))
+    idle = (a == 0) & ((b <= -1) | (b == torch.inf))
+    return a * torch.log1p(torch.where(idle, 0, b))
+
+
+def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
+    like = x if isinstance(x, MCFTensor) else y
+
+    def floats(v: Any) -> Any:
+        whole = isinstance(v, Tensor) and not v.is_floating_point()
+        return tensor(v, like.terms, like.dtype, v.device) if whole else in_format(v, like)
+
+    return floats(x), floats(y)
+
+
+def _entr(x: Any) -> Any:
+    inside = x > 0
+    value = -x * torch.log(torch.where(inside | x.isnan(), x, 1))
+    return torch.where(x < 0, -torch.inf, torch.where(x == 0, 0, value))
+
+
+def _entr_slope(x: Any) -> Any:
+    """-log(x) - 1, next to 1/e -log(1 + e d) with d = x - 1/e."""
+    d = beside(x, fixed.to_fraction(fixed.exp(-fixed.ONE)))
+    near = d.abs() < 0.125
+    slope = torch.log1p(torch.where(near, d, 0) * constant(fixed.exp(fixed.ONE), x))
+    return -torch.where(near, slope, torch.log(torch.where(near, 1, x)) + 1)
+
+
+_entr_of = differentiable("entr", _entr, differentiable("entr_1", _entr_slope, lambda x: -1 / x))
+
+
+@implements(torch.special.entr, aten.special_entr.default)
+def entr(x: Any) -> Any:
+    """-x log(x); 0 for 0, -inf for what is negative."""
+    return _entr_of(x)
+
+
+def _logit(x: Any) -> Any:
+    # Near 1/2 the quotient is near 1, and what it lacks to 1 is exact.
+    middle = (x - 0.5).abs() < 0.25
+    safe, outer = torch.where(middle, x, 0.5), torch.where(middle, 0.75, x)
+    return torch.where(
+        middle, torch.log1p((2 * safe - 1) / (1 - safe)), torch.log(outer / (1 - outer))
+    )
+
+
+def _logit_slope_of(x: Any) -> Any:
+    return torch.where((x < 0) | (x > 1), torch.nan, 1 / (x * (1 - x)))
+
+
+_logit_slope: Any = differentiable(
+    "logit_1", _logit_slope_of, lambda x: (2 * x - 1) * _logit_slope(x).square()
+)
+_logit_of = differentiable("logit", _logit, _logit_slope)
+
+
+@implements(torch.logit, Tensor.logit, torch.special.logit, aten.logit.default)
+def logit(x: Any, eps: float | None = None) -> Any:
+    """Return log(x / (1 - x)), of x clamped to [eps, 1 - eps] for a number eps.
+
+    For eps above 1/2 it is eps below eps and 1 - eps elsewhere, as in torch.
+    """
+    if eps is not None:
+        low = in_format(Fraction(eps), x)
+        high = 1 - low
+        x = torch.where(x < low, low, x.clamp(max=high)) if eps > 0.5 else x.clamp(low, high)
+    return fitted(_logit_of(roomy(x)), x)
+
+
+@implements(torch.mvlgamma, Tensor.mvlgamma, torch.special.multigammaln)
+def mvlgamma(input: Any, p: int) -> Any:
+    """p (p - 1) / 4 log(pi) + the sum of lgamma(x - j / 2) for j below p, for x > (p - 1) / 2."""
+    if p < 1:
+        raise RuntimeError(f"mvlgamma: p has to be greater than or equal to 1, got {p}")
+    x = input if input.is_floating_point() else input.to(torch.get_default_dtype())
+    log_pi: Any = constant(fixed.log(fixed.to_fraction(fixed.pi())), x)
+    total = log_pi * Fraction(p * (p - 1), 4)
+    inside = x > (p - 1) / 2
+    # Outside the domain the derivative is NaN, too.
+    outside = torch.where(inside, 0, x) * torch.nan
+    for j in range(p):
+        total = total + torch.lgamma(torch.where(inside, x - j / 2, outside))
+    return total

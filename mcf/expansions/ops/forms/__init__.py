@@ -1,0 +1,1 @@
+"""Implement in-place forms, lists and operators behind other functions."""

@@ -1,0 +1,172 @@
+"""Operators that write into an argument: by plan, or the functional one, whose result is copied."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from mcf.expansions.dispatch.registry import (
+    DERIVED,
+    UnsupportedError,
+    is_in_place,
+    readable,
+    run,
+    unsupported,
+)
+from mcf.expansions.launch.writing import shares_part
+from mcf.expansions.tensor import MCFTensor
+
+aten = torch.ops.aten
+
+writes_first = functools.cache(is_in_place)
+
+
+@functools.cache
+def _functional(func: OpOverload) -> OpOverload:
+    """The operator without the trailing underscore, of the same overload name or arguments."""
+    name = func._schema.name.split("::")[1].removesuffix("_")
+    packet = getattr(torch.ops.aten, name, None)
+    overload = getattr(packet, func._overloadname, None)
+    # TorchScript's functions of numbers have the names of functions of tensors.
+    if packet is not None and (overload is None or not _takes_tensor(overload)):
+        overload = _new(packet, func)
+    if overload is None:
+        raise unsupported(func)
+    return overload  # type: ignore[no-any-return]
+
+
+def _takes_tensor(func: OpOverload) -> bool:
+    return str(func._schema.arguments[0].type) == "Tensor"
+
+
+@functools.cache
+def _without_out(func: OpOverload) -> OpOverload | None:
+    """The overload that takes the same arguments and returns a new tensor."""
+    return _new(func.overloadpacket, func)
+
+
+def _new(packet: Any, func: OpOverload) -> OpOverload | None:
+    """Of a packet the overload with an operator's arguments that returns a new tensor."""
+
+    def arguments(f: OpOverload) -> list[tuple[str, str]]:
+        return [(a.name, str(a.type)) for a in f._schema.arguments if not a.is_out]
+
+    for name in packet.overloads():
+        each = getattr(packet, name)
+        if not each._schema.is_mutable and arguments(each) == arguments(func):
+            return each  # type: ignore[no-any-return]
+    return None
+
+
+# As torch says it.
+_SHARED = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+    "single memory location. Please clone() the tensor before performing the operation."
+)
+
+
+def _check_memory(func: OpOverload, target: Any, args: tuple[Any, ...]) -> None:
+    """Refuse what torch refuses of a function of elements: to write over a part of an operand."""
+    if _is_of_elements(func) and shares_part(target, args):
+        raise RuntimeError(_SHARED)
+
+
+@functools.cache
+def _is_of_elements(func: OpOverload) -> bool:
+    # Not all overloads of a function have its tag, torch's choice has none, and what fills reads
+    # its number before.
+    if func._schema.name.startswith("aten::masked_fill"):
+        return False
+    packet = getattr(aten, func._schema.name.split("::")[1].removesuffix("_"), func.overloadpacket)
+    each = [func, *(getattr(packet, name) for name in packet.overloads())]
+    return func is aten.where.self_out or any(torch.Tag.pointwise in f.tags for f in each)
+
+
+def _same_device(name: str, result: Tensor, target: Tensor) -> None:
+    if result.device != target.device:
+        raise RuntimeError(
+            f"{name}: the result is on {result.device}, the tensor that it is written to "
+            f"on {target.device}; nothing is moved silently"
+        )
+
+
+def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator that writes to its first argument."""
+    if "out" in kwargs or not writes_first(func):
+        return NotImplemented
+    target = args[0]
+    if not isinstance(target, MCFTensor):
+        raise UnsupportedError(
+            f"{readable(func)} would round its result to a plain tensor; use the form that "
+            "returns a new tensor"
+        )
+    _check_memory(func, target, args)
+    result = run(_functional(func), args, kwargs)
+    if result.shape != target.shape:
+        raise RuntimeError(
+            f"{readable(func)}: the result has shape {list(result.shape)} and cannot be written "
+            f"into a tensor of shape {list(target.shape)}"
+        )
+    _same_device(readable(func), result, target)
+    aten.copy_.default(target, result)
+    return target
+
+
+def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator with `out=`."""
+    if "out" not in kwargs:
+        return NotImplemented
+    target = kwargs["out"]
+    rest = {k: v for k, v in kwargs.items() if k != "out"}
+    _check_memory(func, target, args)
+    functional = _without_out(func)
+    if functional is not None and any(isinstance(x, MCFTensor) for x in args):
+        result = run(functional, args, rest)
+    else:
+        result = func.overloadpacket(*args, **rest)
+    if not isinstance(target, Tensor) or not isinstance(result, Tensor):
+        raise unsupported(func)
+    return written(readable(func), result, target)
+
+
+def check_target(name: str, result: Tensor, target: Tensor) -> None:
+    """Whether `out=` of a function of this name can take a result.
+
+    Raises:
+        UnsupportedError: for a plain tensor in the place of an expansion.
+        RuntimeError: for another device.
+    """
+    if isinstance(result, MCFTensor) and not isinstance(target, MCFTensor):
+        raise UnsupportedError(
+            f"{name} would round its result to `out`, a plain tensor; give an expansion "
+            "tensor, or copy the result, which rounds"
+        )
+    _same_device(name, result, target)
+
+
+def written(name: str, result: Tensor, target: Tensor) -> Tensor:
+    """What `out=` of a function of this name gives."""
+    check_target(name, result, target)
+    if result.shape != target.shape:
+        if target.numel():
+            warnings.warn(_RESIZED.format(list(target.shape), list(result.shape)), stacklevel=2)
+        aten.resize_.default(target, result.shape)
+    aten.copy_.default(target, result)
+    return target
+
+
+# As torch says it.
+_RESIZED = (
+    "An output with one or more elements was resized since it had shape {}, which does not match "
+    "the required output shape {}. This behavior is deprecated, and in a future PyTorch release "
+    "outputs will not be resized unless they have zero elements. You can explicitly reuse an out "
+    "tensor t by resizing it, inplace, to zero elements with t.resize_(0)."
+)
+
+
+DERIVED.extend((into_out, in_place))

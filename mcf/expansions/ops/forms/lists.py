@@ -1,0 +1,95 @@
+"""Functions of lists of tensors, which torch's optimizers and averages call: each by itself.
+
+`torch._foreach_add(xs, ys)` is `[x + y for x, y in zip(xs, ys)]` with the same bits, as in torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.expansions.dispatch.registry import implements
+
+_PREFIX = "_foreach_"
+
+
+def _norm(x: Any, ord: Any = 2, dtype: torch.dtype | None = None) -> Any:
+    return torch.linalg.vector_norm(x, ord, dtype=dtype)
+
+
+# Functions of a tensor whose name is not that of the list's, and what takes numbers too there.
+_OTHERS: dict[str, Callable[..., Any]] = {
+    "norm": _norm,
+    "pow": torch.pow,
+    "maximum": torch.clamp_min,
+    "minimum": torch.clamp_max,
+    "maximum_": Tensor.clamp_min_,
+    "minimum_": Tensor.clamp_max_,
+}
+# Names of the last factor, which functions of tensors take by name.
+_FACTORS = {"addcdiv": "value", "addcmul": "value"}
+
+
+def _single(name: str) -> Callable[..., Any] | None:
+    """The function of one tensor."""
+    found = _OTHERS.get(name) or getattr(Tensor, name, None)
+    factor = _FACTORS.get(name.removesuffix("_"))
+    if found is None or factor is None:
+        return found
+    function = found
+
+    def scaled(x: Any, y: Any, z: Any, value: Any = 1) -> Any:
+        return function(x, y, z, **{factor: value})
+
+    return scaled
+
+
+def _listed(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _register(name: str) -> None:
+    function = _single(name)
+    whole: Any = getattr(torch, _PREFIX + name)
+    if function is None:
+        return
+
+    def of_each(*args: Any, **kwargs: Any) -> Any:
+        # Lists have other names for their second operand and for numbers of their own.
+        values = [*args, *(v for k, v in kwargs.items() if k not in _NAMED)]
+        named = {k: v for k, v in kwargs.items() if k in _NAMED}
+        if name.startswith("addc") and len(values) == 4 and isinstance(values[3], Tensor):
+            values[3] = values[3].tolist()
+        lists = [v for v in values if _listed(v)]
+        count = _count(lists)
+        results = [
+            function(*(v[k] if _listed(v) else v for v in values), **named) for k in range(count)
+        ]
+        return lists[0] if name.endswith("_") else tuple(results)
+
+    implements(whole)(of_each)
+
+
+# What the functions of one tensor take by the same name.
+_NAMED = frozenset({"alpha", "non_blocking", "memory_format", "dtype", "ord", "value"})
+
+
+def _count(lists: Sequence[Sequence[Any]]) -> int:
+    count = len(lists[0])
+    for each in lists[1:]:
+        # As torch says it.
+        if len(each) != count and all(isinstance(x, Tensor) for x in each):
+            raise RuntimeError(
+                f"Tensor lists must have the same number of tensors, got {count} and {len(each)}"
+            )
+        if len(each) != count:
+            raise RuntimeError("Tensor list must have same number of elements as scalar list.")
+    return count
+
+
+for _name in dir(torch):
+    if _name.startswith(_PREFIX):
+        _register(_name.removeprefix(_PREFIX))

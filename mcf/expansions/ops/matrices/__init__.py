@@ -1,0 +1,1 @@
+"""Implement products, factorisations and functions of matrices."""

@@ -1,0 +1,174 @@
+"""Matrix products, in full expansion arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.launch.product_launches import multiplied
+from mcf.expansions.promotion import operands
+from mcf.expansions.tensor import wrap
+from mcf.reductions.products import matmul
+
+aten = torch.ops.aten
+
+
+def _check(name: str, x: Tensor, y: Tensor, dims: tuple[int, int]) -> None:
+    """Raise as torch does where the arguments do not have the dimensions of the operator."""
+    if (x.dim(), y.dim()) != dims:
+        raise RuntimeError(
+            f"{name}: expected tensors of {dims[0]} and {dims[1]} dimensions, got {x.dim()} and "
+            f"{y.dim()}"
+        )
+    rows = y.shape[0 if y.dim() == 1 else -2]
+    if x.shape[-1] != rows or (x.dim() == 3 and x.shape[0] != y.shape[0]):
+        raise RuntimeError(f"{name}: shapes {list(x.shape)} and {list(y.shape)} do not match")
+
+
+def _product(name: str, x: Any, y: Any, *dims: int) -> Tensor:
+    _check(name, x, y, (dims[0], dims[1]))
+    few: Tensor | None = multiplied(x, y)
+    if few is not None:
+        return few
+    left, right = operands(x, y)
+    return wrap(matmul(left, right))
+
+
+@implements(aten.mm.default)
+def mm(x: Any, y: Any) -> Tensor:
+    """x @ y of matrices."""
+    return _product("mm", x, y, 2, 2)
+
+
+@implements(aten.bmm.default)
+def bmm(x: Any, y: Any) -> Tensor:
+    """x @ y of batches of matrices."""
+    return _product("bmm", x, y, 3, 3)
+
+
+@implements(aten.mv.default)
+def mv(x: Any, y: Any) -> Tensor:
+    """x @ y of a matrix and a vector."""
+    return _product("mv", x, y, 2, 1)
+
+
+def expands(given: Sequence[int], size: Sequence[int]) -> bool:
+    """Whether a tensor of a shape can be expanded to another one, as by `Tensor.expand`."""
+    ahead = len(size) - len(given)
+    return ahead >= 0 and all(n in (1, m) for n, m in zip(given, size[ahead:], strict=True))
+
+
+def _plus(
+    name: str, times: Callable[..., Any], given: Any, x: Any, y: Any, beta: Any, alpha: Any
+) -> Tensor:
+    """beta * given + alpha * (x times y); the numbers of `given` are not looked at for beta = 0.
+
+    As torch, it expands `given` to the shape of the product, not the other way round.
+    """
+    if alpha == 1:
+        return _sum(name, given, times(x, y), beta)
+    # The product may leave the range of float16 where alpha times it does not.
+    product = times(roomy(x), roomy(y)) * alpha
+    return fitted(_sum(name, roomy(given), product, beta), given, x, y)  # type: ignore[no-any-return]
+
+
+def _sum(name: str, given: Any, product: Tensor, beta: Any) -> Tensor:
+    """beta * given + product."""
+    if not expands(given.shape, product.shape):
+        raise RuntimeError(
+            f"{name}: input must expand to the shape {list(product.shape)} of the product, got a "
+            f"tensor of shape {list(given.shape)}"
+        )
+    if beta == 0:
+        return product + torch.zeros_like(given) if given.shape != product.shape else product
+    total: Tensor = product + (given if beta == 1 else given * beta)
+    return total
+
+
+@implements(F.linear)
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """x W^T + b; b expands to the product, not the other way round."""
+    if bias is not None and weight.dim() in (1, 2) and input.dim():
+        size = [*input.shape[:-1], *weight.shape[:-1]]
+        # Torch takes a vector for a matrix of one row.
+        row = input.dim() == 1 and size != [1] and [*bias.shape] == [1, *size]
+        if not row and not expands(bias.shape, size):
+            raise RuntimeError(
+                f"linear: bias must expand to the shape {size} of the product, got a tensor of "
+                f"shape {list(bias.shape)}"
+            )
+    return forward(F.linear, (input, weight, bias), {})
+
+
+@implements(torch.tensordot)
+def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
+    """Contract dimensions of a with those of b, by one product of vectors or matrices.
+
+    torch's own function orders the contracted dimensions by strides, so its additions as well.
+    """
+    try:
+        if isinstance(dims, int):
+            left, right = [*range(a.dim() - dims, a.dim())], [*range(dims)]
+        else:
+            left, right = ([d % x.dim() for d in of] for of, x in zip(dims, (a, b), strict=True))
+        matched = all(a.shape[i] == b.shape[j] for i, j in zip(left, right, strict=True))
+    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+        matched = False
+    if not matched or len({*left}) < len(left) or len({*right}) < len(right):
+        # Sizes of 1 that stand for others, tensors of dimensions, and errors.
+        return forward(torch.tensordot, (a, b, dims), {})
+    rows = [d for d in range(a.dim()) if d not in left]
+    columns = [d for d in range(b.dim()) if d not in right]
+    inner = math.prod(a.shape[d] for d in left)
+    sizes = [a.shape[d] for d in rows] + [b.shape[d] for d in columns]
+    x, y = a.permute(rows + left), b.permute(right + columns)
+    if not sizes:
+        # As torch: inside torch.func, which calls it, sums have the same order.
+        return torch.dot(x.reshape(-1), y.reshape(-1))
+    x = x.reshape(math.prod(sizes[: len(rows)]), inner)
+    return torch.mm(x, y.reshape(inner, math.prod(sizes[len(rows) :]))).reshape(sizes)
+
+
+@implements(aten.addmm.default)
+def addmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * (x @ y)."""
+    return _plus("addmm", mm, given, x, y, beta, alpha)
+
+
+@implements(aten.addmv.default)
+def addmv(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * (x @ y)."""
+    return _plus("addmv", mv, given, x, y, beta, alpha)
+
+
+@implements(aten.baddbmm.default)
+def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * (x @ y)."""
+    return _plus("baddbmm", bmm, given, x, y, beta, alpha)
+
+
+@implements(aten.addbmm.default)
+def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * the sum of x @ y over the batch."""
+    _check("addbmm", x, y, (3, 3))
+    batch, rows, inner = x.shape
+    left = x.transpose(0, 1).reshape(rows, batch * inner)
+    right = y.reshape(batch * inner, y.shape[2])
+    return _plus("addbmm", mm, given, left, right, beta, alpha)
+
+
+@implements(aten.addr.default)
+def addr(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * the outer product of x and y."""
+    for which, vector in (("vec1", x), ("vec2", y)):
+        if vector.dim() != 1:
+            raise RuntimeError(f"addr: Expected 1-D argument {which}, but got {vector.dim()}-D")
+    return _plus("addr", torch.mul, given, x[:, None], y[None, :], beta, alpha)

@@ -1,0 +1,232 @@
+"""Eigenvalues, singular values and what is computed from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from mcf.expansions.dispatch.recorded import watched
+from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.launch.small_exponentials import exponential
+from mcf.expansions.ops.matrices.linalg import _matrix, _padded
+from mcf.expansions.tensor import MCFTensor, wrap
+from mcf.kernels import operations
+from mcf.kernels.formats import format_of
+from mcf.linalg import least_squares, triangular
+from mcf.linalg import opaque_decompositions as operators
+from mcf.linalg.parts import Components, each, identity, transpose, where
+from mcf.reductions import sum as total
+from mcf.reductions.products import matmul
+
+aten = torch.ops.aten
+
+
+def _nothing(a: Components) -> MCFTensor:
+    return wrap(each(lambda c: c.new_empty(0), a))
+
+
+@implements(aten._linalg_eigh.default)
+def eigh(a: MCFTensor, UPLO: str = "L", compute_v: bool = True) -> Any:
+    """Ascending eigenvalues and the eigenvectors, of one triangle of A."""
+    _matrix("eigh", a, square=True)
+    if UPLO not in ("L", "l", "U", "u"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    values, vectors = operators.eigh(a.components, UPLO in ("U", "u"))
+    return wrap(values), wrap(vectors) if compute_v else _nothing(values)
+
+
+def refuse_driver(driver: Any) -> None:
+    """Those of `svd` are cuSOLVER's; torch refuses them of tensors on a CPU."""
+    if driver is not None:
+        raise UnsupportedError(
+            f"torch.linalg.svd: driver={driver!r} is an algorithm of cuSOLVER; expansions have one "
+            "of their own, driver=None"
+        )
+
+
+@implements(aten._linalg_svd.default)
+def svd(
+    a: MCFTensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
+) -> Any:
+    """U, descending singular values, and V^T."""
+    _matrix("svd", a)
+    refuse_driver(driver)
+    u, values, vt = operators.svd(a.components, full_matrices, compute_uv)
+    if u is None or vt is None:
+        return _nothing(values), wrap(values), _nothing(values)
+    return wrap(u), wrap(values), wrap(vt)
+
+
+def _threshold(a: Any, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
+    """max(atol, rtol s) in float64, with the largest singular value s [...].
+
+    rtol is max(m, n) times the expansion's own epsilon where neither is given, 0 beside an atol.
+    """
+    epsilon = 2 * float(format_of(a.dtype).u ** a.terms)
+    given = (
+        None
+        if atol is None
+        else torch.as_tensor(_plain(atol), dtype=torch.float64, device=a.device)
+    )
+    default = torch.full((), max(a.shape[-2:]) * epsilon, dtype=torch.float64, device=a.device)
+    if rtol is not None:
+        relative = torch.as_tensor(_plain(rtol), dtype=torch.float64, device=a.device)
+    elif given is None:
+        relative = default
+    else:
+        relative = torch.where(given > 0, 0.0, default)
+    given = torch.zeros((), dtype=torch.float64, device=a.device) if given is None else given
+    return torch.maximum(given.to(largest.device), relative.to(largest.device) * largest)
+
+
+def _plain(x: Any) -> Any:
+    return x.to_plain(torch.float64) if isinstance(x, MCFTensor) else x
+
+
+def kept(a: Any, values: Tensor, atol: Any, rtol: Any) -> Tensor:
+    """Which of |values| [..., k], components' leading ones in float64, are above the threshold."""
+    size = values.double().abs()
+    if size.shape[-1] == 0:
+        return size > 0
+    return size > _threshold(a, size.amax(-1), atol, rtol)[..., None]
+
+
+@implements(torch.linalg.matrix_rank)
+def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, **tolerances: Any) -> Tensor:
+    """How many singular values are above max(atol, rtol s); int64.
+
+    By default rtol is max(m, n) times the epsilon 2 u^terms of the expansion, so that a matrix may
+    have full rank whose leading components have not.
+    """
+    hermitian = tolerances.pop("hermitian", hermitian)
+    atol, rtol = tolerances.pop("atol", None), tolerances.pop("rtol", None)
+    if tolerances:
+        raise TypeError(
+            f"linalg.matrix_rank: got {sorted(tolerances)}; allowed are tol, hermitian, atol, rtol"
+        )
+    if tol is not None:
+        # torch's old form: an absolute tolerance alone.
+        atol, rtol = tol, 0.0
+    x = A.detach()
+    _matrix("matrix_rank", x, square=hermitian)
+    found = torch.linalg.eigvalsh(x) if hermitian else torch.linalg.svdvals(x)
+    return kept(x, found.components[0], atol, rtol).sum(-1)
+
+
+@implements(aten.linalg_pinv.atol_rtol_tensor)
+def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> MCFTensor:
+    """V diag(1 / s) U^T over the singular values above max(atol, rtol s)."""
+    _matrix("pinv", a, square=hermitian)
+    if hermitian:
+        values, vectors = (x.components for x in eigh(a))
+        left, right = vectors, transpose(vectors)
+    else:
+        left, values, right = (x.components for x in svd(a))
+    large = kept(a, values[0], atol, rtol)
+    eye = identity(a.components, a.shape[-2])
+    return wrap(least_squares.from_singular_values(left, values, right, large, eye))
+
+
+@implements(aten.linalg_matrix_exp.default)
+def matrix_exp(a: MCFTensor) -> MCFTensor:
+    """The exponential of each matrix."""
+    _matrix("matrix_exp", a, square=True)
+    # Derivatives come here, which are exponentials of blocks.
+    found = None if watched() else exponential(a)
+    return wrap(operators.matrix_exp(a.components)) if found is None else found
+
+
+_DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
+
+
+@implements(aten.linalg_lstsq.default)
+def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """The solution, squared residuals, rank and singular values; see `mcf.linalg`."""
+    _matrix("lstsq", a)
+    if driver not in _DRIVERS:
+        raise RuntimeError(
+            "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss) "
+            f"or None, got {driver}"
+        )
+    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+    rows = b.shape[-1] if vector else b.shape[-2] if b.dim() > 1 else -1
+    if rows != a.shape[-2]:
+        raise RuntimeError(
+            "torch.linalg.lstsq: input.size(-2) should match other.size(-2), got shapes "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
+    x, y = _padded(a, b)
+    y = each(lambda c: c.unsqueeze(-1), y) if vector else y
+    m, n = a.shape[-2:]
+    found = _lstsq(list(x), list(y), rcond, driver)
+    terms = len(x)
+    solution, rank, values = tuple(found[:terms]), found[terms], tuple(found[terms + 1 :])
+    residuals = each(lambda c: c.new_empty(0), x)
+    full = driver == "gels" or (driver in ("gelsd", "gelss") and bool((rank == n).all()))
+    if m > n and full:
+        rest = operations.sub(matmul(x, solution), y)
+        residuals = total(operations.square(rest), -2)
+    solution = each(lambda c: c.squeeze(-1), solution) if vector else solution
+    if vector and residuals[0].dim() and residuals[0].numel():
+        residuals = each(lambda c: c.squeeze(-1), residuals)
+    return wrap(solution), wrap(residuals), rank, wrap(values)
+
+
+def _solved(
+    a: MCFTensor, b: Components, rcond: float | None, driver: str | None
+) -> tuple[Components, Tensor, Components]:
+    """The solution, the rank and the singular values, the last two empty where torch has none."""
+    none = torch.empty(0, dtype=torch.int64, device=a.device)
+    nothing = each(lambda c: c.new_empty(0), a.components)
+    least = max(a.shape[-2:]) * 2 * float(format_of(a.dtype).u ** a.terms)
+    if driver in (None, "gels"):
+        solution, ratio = least_squares.solve(a.components, b)
+        short = ratio.double() <= (least if driver is None else 0.0)
+        if not bool(short.any()):
+            if driver == "gels":
+                return solution, none, nothing
+            rank = torch.full(a.shape[:-2], min(a.shape[-2:]), device=a.device)
+            return solution, rank, nothing
+        if driver == "gels":
+            raise LinAlgError(
+                "torch.linalg.lstsq: The least squares solution could not be computed because the "
+                "input matrix does not have full rank; driver=None or 'gelsd' gives the one of "
+                "least norm"
+            )
+    left, values, right = (x.components for x in svd(a))
+    large = kept(a, values[0], None, rcond)
+    found = least_squares.from_singular_values(left, values, right, large, b)
+    rank = large.sum(-1)
+    if driver is None:
+        found = where(short[..., None, None], found, solution)
+        rank = torch.where(short, rank, min(a.shape[-2:]))
+    return found, rank, values if driver in ("gelsd", "gelss") else nothing
+
+
+def _lstsq_run(
+    a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
+) -> list[Tensor]:
+    solution, rank, values = _solved(wrap(tuple(a)), tuple(b), rcond, driver)
+    return [*(c.contiguous() for c in solution), rank.contiguous(), *values]
+
+
+def _lstsq_shapes(
+    a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
+) -> list[Tensor]:
+    batch = triangular.broadcast(tuple(a), tuple(b))
+    *own, m, n = a[0].shape
+    solution = [c.new_empty([*batch, n, b[0].shape[-1]]) for c in a]
+    rank = a[0].new_empty([0] if driver == "gels" else own, dtype=torch.int64)
+    with_values = driver in ("gelsd", "gelss")
+    values = [c.new_empty([*own, min(m, n)] if with_values else [0]) for c in a]
+    return [*solution, rank, *values]
+
+
+_lstsq = operators.operator(
+    "lstsq(Tensor[] a, Tensor[] b, float? rcond, str? driver) -> Tensor[]",
+    _lstsq_run,
+    _lstsq_shapes,
+)

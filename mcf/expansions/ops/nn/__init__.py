@@ -1,0 +1,1 @@
+"""Implement layers, activations and losses."""

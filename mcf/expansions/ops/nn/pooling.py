@@ -1,0 +1,255 @@
+"""Means and maxima over windows, of one size or as many as there are results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.launch.row_scales import row_scale
+from mcf.expansions.ops.nn.convolution import batched_as, each, padded, windows
+from mcf.expansions.ops.reductions.norms import power
+
+nn: Any = torch._C._nn
+
+
+def _pads(
+    space: Sequence[int],
+    size: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    gaps: Sequence[int],
+    ceil_mode: bool,
+) -> list[tuple[int, int]]:
+    """Padding before and after; with `ceil_mode` as much more as the last window reaches over.
+
+    That window begins inside the input or its padding.
+    """
+    found = []
+    for n, k, s, p, d in zip(space, size, steps, pads, gaps, strict=True):
+        if 2 * p > k:
+            raise RuntimeError(
+                f"pad should be at most half of effective kernel size, but got pad={p}, "
+                f"kernel_size={k} and dilation={d}"
+            )
+        room = n + 2 * p - d * (k - 1) - 1
+        last = (-(-room // s) if ceil_mode else room // s) * s
+        if ceil_mode and last >= n + p:
+            last -= s
+        found.append((p, p + max(0, last - room)))
+    return found
+
+
+def _steps(size: tuple[int, ...], stride: Any) -> tuple[int, ...]:
+    """How far windows are apart: their size, where nothing else is said."""
+    steps = size if stride in (None, [], ()) else each(stride, len(size))
+    if min(*size, *steps) < 1:
+        raise RuntimeError(
+            "kernel_size and stride should be greater than zero, but got kernel_size "
+            f"{size} and stride {steps}"
+        )
+    return steps
+
+
+class _Windows(NamedTuple):
+    """Windows of an input, [batch, channels, elements, *places].
+
+    Args:
+        x: their elements, with zeros for what is beyond the input.
+        counted: 1 for elements of the input, and of the padding where that is wanted; else 0.
+        batched: whether the input had a batch.
+    """
+
+    x: Any
+    counted: Any
+    batched: bool
+
+    def fitted(self, out: Any, input: Any) -> Any:
+        """Return a number for each window in the input's format and dimensions."""
+        return fitted(out if self.batched else out[0], input)
+
+
+def _windows(
+    input: Any,
+    dims: int,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> _Windows:
+    """Cut an input into windows, in float32 for float16."""
+    x, batched = batched_as(roomy(input), dims)
+    size = each(kernel_size, dims)
+    steps = _steps(size, stride)
+    own, ones = each(padding, dims), (1,) * dims
+    pads = _pads(x.shape[2:], size, steps, own, ones, ceil_mode)
+    found = windows(padded(x, pads), size, steps, ones)[0]
+    # Integers have no say in the format of the result, and are exact. What is beyond the padding
+    # is never counted.
+    counted = torch.ones(1, 1, *x.shape[2:], dtype=torch.int64, device=x.device)
+    if count_include_pad:
+        counted = padded(counted, [(p, p) for p in own], 1)
+        pads = [(0, after - p) for p, (_, after) in zip(own, pads, strict=True)]
+    return _Windows(found, windows(padded(counted, pads), size, steps, ones)[0], batched)
+
+
+def _averaged(dims: int) -> None:
+    def avg_pool(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if divisor_override == 0:
+            raise RuntimeError("divisor must be not zero")
+        found = _windows(input, dims, kernel_size, stride, padding, ceil_mode, count_include_pad)
+        count = found.counted.sum(2) if divisor_override is None else divisor_override
+        return found.fitted(found.x.sum(2) / count, input)
+
+    implements(getattr(F, f"avg_pool{dims}d"))(avg_pool)
+
+
+def _power_averaged(dims: int) -> None:
+    def lp_pool(
+        input: Any,
+        norm_type: float,
+        kernel_size: Any,
+        stride: Any = None,
+        ceil_mode: bool = False,
+    ) -> Any:
+        if math.isinf(norm_type):
+            largest = getattr(F, f"max_pool{dims}d")
+            sign = 1 if norm_type > 0 else -1
+            return sign * largest(sign * input.abs(), kernel_size, stride, 0, 1, ceil_mode)
+        found = _windows(input, dims, kernel_size, stride, 0, ceil_mode)
+        scale = row_scale(found.x, [2])
+        x = found.x if scale is None else found.x * scale
+        powers = torch.where(found.counted > 0, power(x, Fraction(norm_type)), 0)
+        size = math.prod(each(kernel_size, dims))
+        total = powers.sum(2) / found.counted.sum(2) * size
+        # The derivative where nothing is added up is 0, as torch's page says.
+        zero = total == 0
+        root = power(torch.where(zero, 1, total), 1 / Fraction(norm_type))
+        root = root if scale is None else root / scale[:, :, 0]
+        return found.fitted(torch.where(zero, 0, root), input)
+
+    implements(getattr(F, f"lp_pool{dims}d"))(lp_pool)
+
+
+def _largest(dims: int) -> None:
+    def with_indices(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
+        x, batched = batched_as(input, dims)
+        size, gaps = each(kernel_size, dims), each(dilation, dims)
+        steps = _steps(size, stride)
+        space, own = x.shape[2:], each(padding, dims)
+        pads = _pads(space, size, steps, own, gaps, ceil_mode)
+        found, out = windows(padded(x, pads, -math.inf), size, steps, gaps)
+        values, chosen = found.max(2)
+        # The number of an element of the window, as its place in the input.
+        places = torch.zeros_like(chosen)
+        for d in range(dims):
+            offset = chosen // math.prod(size[d + 1 :]) % size[d] * gaps[d]
+            start = torch.arange(out[d], device=x.device) * steps[d] - own[d]
+            start = start.reshape(-1, *(1 for _ in out[d + 1 :]))
+            places = places * space[d] + start + offset
+        return (values, places) if batched else (values[0], places[0])
+
+    def max_pool(*args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+        both = with_indices(*args, **kwargs)
+        return both if return_indices else both[0]
+
+    implements(getattr(torch, f"max_pool{dims}d"), getattr(F, f"max_pool{dims}d"))(max_pool)
+    room = torch if dims == 1 else nn
+    implements(getattr(room, f"max_pool{dims}d_with_indices"))(with_indices)
+
+
+Reduce = Callable[[Any, int], Any]
+
+
+def _adapted(x: Any, output_size: Any, dims: int, reduce: Reduce) -> Any:
+    """x with each of its last dimensions reduced to a size, the last one first.
+
+    Element i is that of floor(i n / out) to ceil((i + 1) n / out).
+    """
+    for k, out in reversed(list(enumerate(each(output_size, dims)))):
+        d = k - dims
+        n = x[0].shape[d]
+        # None keeps the size.
+        ends = [
+            (i * n // out, -(-(i + 1) * n // out))
+            for out in [n if out is None else out]
+            for i in range(out)
+        ]
+        parts = [reduce([t.narrow(d, a, b - a) for t in x], d) for a, b in ends]
+        if not parts:
+            x = [t.narrow(d, 0, 0) for t in x]
+            continue
+        x = [torch.stack(same, d) for same in zip(*parts, strict=True)]
+    return x
+
+
+def _mean(given: Any, d: int) -> Any:
+    return [given[0].mean(d)]
+
+
+def _max(given: Any, d: int) -> Any:
+    x, places = given
+    values, chosen = x.max(d, keepdim=True)
+    return [values.squeeze(d), places.gather(d, chosen).squeeze(d)]
+
+
+def _adaptive(dims: int) -> None:
+    def adaptive_avg_pool(input: Any, output_size: Any) -> Any:
+        return _adapted([input], output_size, dims, _mean)[0]
+
+    def adaptive_max_pool(input: Any, output_size: Any) -> Any:
+        space = input.shape[-dims:]
+        places = torch.arange(math.prod(space), device=input.device).reshape(space)
+        places = places.expand(input.shape)
+        values, indices = _adapted([input, places], output_size, dims, _max)
+        return values, indices
+
+    def chosen(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+        both = adaptive_max_pool(input, output_size)
+        return both if return_indices else both[0]
+
+    room = torch if dims == 1 else nn
+    implements(getattr(room, f"adaptive_avg_pool{dims}d"))(adaptive_avg_pool)
+    implements(getattr(room, f"adaptive_max_pool{dims}d"))(adaptive_max_pool)
+    implements(getattr(F, f"adaptive_max_pool{dims}d"))(chosen)
+
+
+def max_unpool(input: Any, indices: Any, output_size: Any, *rest: Any) -> Any:
+    """Zeros, with the elements at their places."""
+    dims = len(output_size)
+    kept = input.shape[: input.dim() - dims]
+    flat, where = (t.reshape(*kept, -1) for t in (input, indices))
+    size = math.prod(output_size)
+    if where.numel() and not 0 <= int(where.min()) <= int(where.max()) < size:
+        raise RuntimeError(f"Found an invalid max index: allowed are 0 to {size - 1}")
+    return flat.new_zeros(*kept, size).scatter(-1, where, flat).reshape(*kept, *output_size)
+
+
+implements(nn.max_unpool2d, nn.max_unpool3d)(max_unpool)
+for _dims in (1, 2, 3):
+    _averaged(_dims)
+    _power_averaged(_dims)
+    _largest(_dims)
+    _adaptive(_dims)

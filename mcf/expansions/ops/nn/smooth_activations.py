@@ -1,0 +1,321 @@
+"""Smooth activations, whose derivatives are relative to themselves also where they vanish.
+
+silu, mish and gelu fall before they rise. With x0 where the slope is 0 and d = x - x0 the slopes
+below zero are products of positive factors and sums of terms that have the sign of d:
+
+    silu'  = s t (d + e^x0 (e^d - 1)),  s = sigmoid(x), t = sigmoid(-x)
+    mish'  = e^x w / (2 + 2 e^x + e^2x)^2,  w = d (4 + 4 e^x) + (4 x0 + 6) e^x0 (e^d - 1)
+             + 4 e^2x0 (e^2d - 1) + e^3x0 (e^3d - 1)
+    gelu'  = s t (e^z0 (e^(z - z0) - 1) + r d (1 + 3 a (x^2 + x x0 + x0^2))),  approximated by tanh,
+             s and t of z = r (x + a x^3), z - z0 = r d (1 + a (x^2 + x x0 + x0^2))
+
+and gelu' itself is a program, `mcf.elementary.error_slopes.gelu_1`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcf.elementary import error_slopes, fixed
+from mcf.expansions.dispatch.recorded import kept
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.ops.elementary.constants import beside, constant, in_format
+from mcf.expansions.ops.elementary.elementary import computed, differentiable, normal_pdf
+from mcf.expansions.ops.elementary.power_series import power_series
+
+aten = torch.ops.aten
+
+
+def _zero(function: Callable[[Fraction], Fraction], near: float) -> Fraction:
+    """A zero of a rising function, to the bits of `fixed`, by the secant rule."""
+    unit = Fraction(1, 2**1600)
+    x, y = Fraction(near), Fraction(near) + Fraction(1, 2**20)
+    old, new = function(x), function(y)
+    for _ in range(20):
+        if new == old:
+            break
+        step = new * (y - x) / (new - old)
+        x, old, y = y, new, round((y - step) / unit) * unit
+        new = function(y)
+    return y
+
+
+def _exp(x: Fraction) -> Fraction:
+    """Of a number between -5 and 0."""
+    return fixed.to_fraction(fixed.exp(fixed.to_fixed(x / 8))) ** 8
+
+
+def _rounded(x: Fraction) -> Fraction:
+    return fixed.to_fraction(fixed.to_fixed(x))
+
+
+@implements(aten.silu.default)
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x)."""
+    return x * x.sigmoid()
+
+
+@functools.cache
+def _silu_zero() -> Fraction:
+    """Where 1 + x + e^x is 0, which is also the negative of 1 + e^x."""
+    return _zero(lambda x: 1 + x + _exp(x), -1.2784645427610738)
+
+
+def _silu_slope_of(x: Any) -> Any:
+    s, t, zero = torch.sigmoid(x), torch.sigmoid(-x), _silu_zero()
+    d = beside(torch.where(x > 0, torch.zeros_like(x), x), zero)
+    below = t * (d + in_format(-1 - zero, x) * torch.expm1(d))
+    return s * torch.where(x > 0, 1 + x * t, below)
+
+
+_silu_slope: Any = differentiable(
+    "silu_1",
+    _silu_slope_of,
+    lambda x: torch.sigmoid(x) * torch.sigmoid(-x) * (2 - x * torch.tanh(x / 2)),
+)
+_silu = differentiable("silu", silu, lambda x: _silu_slope(x))
+
+
+@implements(F.silu)
+def _silu_of(input: Any, inplace: bool = False) -> Any:
+    out = _silu(kept(input, inplace))
+    return input.copy_(out) if inplace else out
+
+
+@implements(aten.silu_backward.default)
+def silu_backward(grad: Tensor, x: Tensor) -> Any:
+    """Grad times the slope."""
+    return grad * _silu_slope_of(x)
+
+
+@implements(aten.softplus.default)
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
+    """log(1 + exp(beta x)) / beta; there is no threshold, the value is accurate everywhere."""
+    return _softplus_of(x * beta) / beta
+
+
+def _softplus_of(z: Any) -> Any:
+    return z.clamp_min(0) + (-z.abs()).exp().log1p()
+
+
+# torch's second derivative is 0 beyond its threshold.
+_softplus = differentiable("softplus", _softplus_of, lambda z: torch.sigmoid(z))
+
+
+@implements(F.softplus)
+def _softplus_above(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    return _softplus(input * beta) / beta
+
+
+@implements(aten.softplus_backward.default)
+def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """Grad sigmoid(beta x)."""
+    return grad * (x * beta).sigmoid()
+
+
+@implements(F.logsigmoid)
+def logsigmoid(input: Any) -> Any:
+    """log(sigmoid(x))."""
+    return -_softplus(-input)
+
+
+@implements(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    """log(sigmoid(x)), and a buffer that its derivative does not need."""
+    return -softplus(-x), x.new_empty((0,))
+
+
+@implements(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
+    """Grad sigmoid(-x)."""
+    return grad * (-x).sigmoid()
+
+
+def _gelu_curve(x: Any) -> Any:
+    """(2 - x^2) times the normal density."""
+    root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
+    return -(normal_pdf(x) * (beside(x, root) * beside(x, -root)))
+
+
+_gelu_slope: Any = differentiable("gelu_1", computed("gelu_1", error_slopes.gelu_1), _gelu_curve)
+_gelu_value, _gelu_tanh_value = computed("gelu"), computed("gelu_tanh")
+_gelu = differentiable("gelu", _gelu_value, lambda x: _gelu_slope(x))
+
+_CUBE = Fraction(44715, 1000000)
+
+
+@functools.cache
+def _tanh_root() -> Fraction:
+    """2 sqrt(2/pi)."""
+    return fixed.to_fraction(fixed.root(fixed.quotient(8 * fixed.ONE, fixed.pi())))
+
+
+def _cubic(x: Any, factor: Any) -> Any:
+    return x + factor * (x * x * x)
+
+
+@functools.cache
+def _gelu_tanh_zero() -> Fraction:
+    """Where 1 + e^z + x z' is 0."""
+    r = _tanh_root()
+    return _zero(
+        lambda x: 1 + _exp(_rounded(r * _cubic(x, _CUBE))) + r * _cubic(x, 3 * _CUBE),
+        -0.7524614220710943,
+    )
+
+
+# From this size on the slope is 1 or 0 in every format: its cube is in the range of float16.
+_GELU_TANH_END = 32.0
+
+
+def _gelu_tanh_slope_of(x: Any) -> Any:
+    """Return s + x s t z'; below zero see above, with s as gelu over x, whatever z is."""
+    x = x.clamp(-_GELU_TANH_END, _GELU_TANH_END)
+    root, up = constant(fixed.to_fixed(_tanh_root()), x), x > 0
+    z = root * _cubic(x, _CUBE)
+    s, t = torch.sigmoid(z), torch.sigmoid(-z)
+    above = s + x * (s * t) * (root * (1 + 3 * _CUBE * (x * x)))
+    low, zero = torch.where(up, -torch.ones_like(x), x), _gelu_tanh_zero()
+    d, at = beside(low, zero), in_format(zero, x)
+    q = low * low + low * at + in_format(zero**2, x)
+    one, three = root * (d * (1 + _CUBE * q)), root * (d * (1 + 3 * _CUBE * q))
+    growth = in_format(_exp(_rounded(_tanh_root() * _cubic(zero, _CUBE))), x)
+    # At -0 the logistic function is 1/2.
+    flat = low == 0
+    share = torch.where(flat, s, _gelu_tanh(low) / torch.where(flat, -torch.ones_like(x), low))
+    return torch.where(up, above, share * t * (growth * torch.expm1(one) + three))
+
+
+def _gelu_tanh_curve(x: Any) -> Any:
+    """Return s t (2 z' + x z'' - x z'^2 tanh(z / 2)), of terms that differ in sign."""
+    x = x.clamp(-_GELU_TANH_END, _GELU_TANH_END)
+    root = constant(fixed.to_fixed(_tanh_root()), x)
+    z, square = root * _cubic(x, _CUBE), x * x
+    first = root * (1 + 3 * _CUBE * square)
+    rest = 2 * first + root * (6 * _CUBE * square) - x * (first * first) * torch.tanh(z / 2)
+    return torch.sigmoid(z) * torch.sigmoid(-z) * rest
+
+
+_gelu_tanh_slope = differentiable("gelu_tanh_1", _gelu_tanh_slope_of, _gelu_tanh_curve)
+_gelu_tanh: Any = differentiable("gelu_tanh", _gelu_tanh_value, lambda x: _gelu_tanh_slope(x))
+
+
+@implements(aten.gelu.default)
+def gelu_of(x: Tensor, *, approximate: str = "none") -> Any:
+    """The value alone, which transforms of torch.func ask for."""
+    return _gelu_value(x) if approximate == "none" else _gelu_tanh_value(x)
+
+
+@implements(aten.gelu_backward.default)
+def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
+    """Grad times the slope."""
+    return grad * (_gelu_slope(x) if approximate == "none" else _gelu_tanh_slope(x))
+
+
+@implements(F.gelu)
+def gelu(input: Any, *, approximate: str = "none") -> Any:
+    """x Phi(x), or its form with tanh; the constants have all components."""
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return _gelu(input) if approximate == "none" else _gelu_tanh(input)
+
+
+@implements(aten.mish.default)
+def _mish_of(x: Any) -> Any:
+    return x * torch.tanh(F.softplus(x))
+
+
+@functools.cache
+def _mish_zero() -> Fraction:
+    """Where 4 (x + 1) + (4 x + 6) e^x + 4 e^2x + e^3x is 0."""
+
+    def of(x: Fraction) -> Fraction:
+        e = _rounded(_exp(x))
+        return 4 * (x + 1) + (4 * x + 6) * e + 4 * e**2 + _rounded(e**3)
+
+    return _zero(of, -1.1924312145155493)
+
+
+def _mish_slope_of(x: Any) -> Any:
+    zero, nothing = _mish_zero(), torch.zeros_like(x)
+    at = _exp(zero)
+    low = torch.where(x > 0, nothing, x)
+    d, e = beside(low, zero), torch.exp(low)
+    weight = d * (4 + 4 * e)
+    for k, c in enumerate(((4 * zero + 6) * at, 4 * at**2, at**3), 1):
+        weight = weight + in_format(_rounded(c), x) * torch.expm1(k * d)
+    below = e * weight / (2 + 2 * e + e * e).square()
+    tangent, square = _tangent(x)
+    return torch.where(x > 0, tangent + torch.where(x > 0, x, 0) * (square * x.sigmoid()), below)
+
+
+@implements(aten.mish_backward.default)
+def mish_backward(grad: Tensor, x: Tensor) -> Any:
+    """Grad times the slope."""
+    return grad * _mish_slope_of(x)
+
+
+def _tangent(x: Any) -> tuple[Any, Any]:
+    """tanh(log(1 + e^x)) and 1 less its square, without differences or large numbers."""
+    up = x > 0
+    e = torch.exp(torch.where(up, -x, x))
+    plus = 1 + 2 * e
+    # (2 e^x + e^2x) / (2 + 2 e^x + e^2x), divided by e^2x where x > 0.
+    whole = torch.where(up, plus + 2 * (e * e), 2 + 2 * e + e * e)
+    root = torch.where(up, 2 * (e * (1 + e)), 2 * (1 + e)) / whole
+    return torch.where(up, plus, e * (2 + e)) / whole, root * root
+
+
+def _mish_curve(x: Any) -> Any:
+    """(1 - T^2) s (2 + x (t - 2 T s)), s and t = sigmoid(x) and sigmoid(-x)."""
+    (tangent, square), s = _tangent(x), torch.sigmoid(x)
+    return square * s * (2 + x * (torch.sigmoid(-x) - 2 * (tangent * s)))
+
+
+_mish_slope = differentiable("mish_1", _mish_slope_of, _mish_curve)
+_mish = differentiable("mish", _mish_of, lambda x: _mish_slope(x))
+
+
+@implements(F.mish)
+def mish(input: Any, inplace: bool = False) -> Any:
+    """x tanh(log(1 + exp(x)))."""
+    out = _mish(kept(input, inplace))
+    return input.copy_(out) if inplace else out
+
+
+_softsign = differentiable("softsign", lambda x: x / (x.abs() + 1), lambda x: (1 + x.abs()) ** -2)
+
+
+@implements(F.softsign)
+def softsign(input: Any) -> Any:
+    """x / (1 + |x|), whose derivative is not a difference."""
+    return _softsign(input)
+
+
+def _tanhshrink_of(x: Any) -> Any:
+    """Return x - tanh(x); near 0 (x cosh(x) - sinh(x)) / cosh(x), whose series has one sign."""
+    near = x.abs() < 0.25
+    low = torch.where(near, x, 0)
+    square = low * low
+    series = power_series(
+        square, lambda k: Fraction(2 * k + 2, math.factorial(2 * k + 3)), Fraction(1, 16)
+    )
+    below = low * (square * series) / low.cosh()
+    return torch.where(near, below, x - torch.tanh(x))
+
+
+_tanhshrink = differentiable("tanhshrink", _tanhshrink_of, lambda x: torch.tanh(x).square())
+
+
+@implements(F.tanhshrink)
+def tanhshrink(input: Any) -> Any:
+    """Return x - tanh(x), whose derivative is tanh(x)^2."""
+    return _tanhshrink(input)

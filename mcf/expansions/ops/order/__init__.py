@@ -1,0 +1,1 @@
+"""Implement sorts, searches and neighbours."""

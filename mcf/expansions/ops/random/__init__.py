@@ -1,0 +1,1 @@
+"""Implement random numbers and distributions."""

@@ -1,0 +1,1 @@
+"""Implement sums, norms, moments, extremes and scans."""

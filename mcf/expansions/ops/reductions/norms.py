@@ -1,0 +1,266 @@
+"""Vector norms with derivatives at every scale, and what is divided by them.
+
+torch's derivative of (sum |x|^p)^(1/p) is |x|^(p-1) / norm^(p-1), two powers that leave the range
+of numbers whose quotient does not. Here it is a power of the quotient, of rows times a power of two
+(`mcf.expansions.launch.row_scales`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from mcf.expansions.dispatch.recorded import differentiated, functorch
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.launch.row_scales import beside, row_scale
+from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.nn.losses import reduced
+from mcf.expansions.tensor import MCFTensor
+from mcf.kernels.row_tasks import along
+
+Dims = int | Sequence[int] | None
+
+
+def _listed(x: Any, dim: Dims) -> list[int]:
+    """Return the dimensions of a reduction, all of them for None and for an empty list."""
+    if isinstance(dim, int):
+        return [dim]
+    return list(dim) if dim else list(range(x.dim()))
+
+
+class _Norm(torch.autograd.Function):
+    """A p-norm for p other than 0, 1 and infinities; d/dx = sign(x) (|x| / norm)^(p - 1)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, p: float, dims: list[int]) -> Any:
+        result = forward(torch.linalg.vector_norm, (x, p, dims, True), {})
+        ctx.save_for_backward(x, result)
+        ctx.p, ctx.dims = p, dims
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, norm = ctx.saved_tensors
+        y, p = roomy(x), ctx.p
+        scale = row_scale(y, ctx.dims)
+        y = y if scale is None else y * scale
+        if scale is not None or y.dtype is not x.dtype:
+            norm = vector_norm(y, p, ctx.dims, True)
+        return fitted(_pulled(roomy(grad), y, norm, p), x), None, None
+
+
+def _pulled(grad: Any, x: Any, norm: Any, p: float) -> Any:
+    """Return the gradient of a norm's arguments, 0 where torch has 0: beside a norm of 0."""
+    zero = norm == 0
+    unit = torch.where(zero, 1, norm)
+    if p == 2:
+        return x * torch.where(zero, 0, grad / unit)
+    size = x.abs()
+    if p > 1:
+        return grad * torch.sgn(x) * power(size / unit, Fraction(p) - 1)
+    # A quotient of at most 1 for p < 0; infinite at 0 for p > 0, where torch has 0.
+    return grad * torch.sgn(x) * power(norm / torch.where(size == 0, 1, size), 1 - Fraction(p))
+
+
+def power(x: Any, exponent: Fraction) -> Any:
+    """Return x to an exponent that may be no float."""
+    whole = float(exponent)
+    return torch.pow(x, whole if whole == exponent else in_format(exponent, x))
+
+
+@implements(torch.linalg.vector_norm)
+def vector_norm(
+    x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """Return (sum |x|^ord)^(1/ord), the largest or smallest |x|, or the number of nonzeros."""
+    known = type(x) is MCFTensor and isinstance(ord, (int, float))
+    outside = functorch() is None and forward_ad._current_level < 0
+    if not (known and outside and differentiated((x,))) or ord in (0, 1) or not math.isfinite(ord):
+        return forward(torch.linalg.vector_norm, (x, ord, dim, keepdim), {"dtype": dtype})
+    x = x if dtype is None else x.to(dtype)
+    dims = _listed(x, dim)
+    if ord < 0 and any(x.shape[d] == 0 for d in dims):
+        return forward(torch.linalg.vector_norm, (x, ord, dim, keepdim), {})
+    found: Any = _Norm.apply(x, float(ord), dims)  # type: ignore[no-untyped-call]
+    if keepdim:
+        return found
+    kept = {d % max(1, x.dim()) for d in dims}
+    return found.reshape([n for d, n in enumerate(x.shape) if d not in kept])
+
+
+def _of_singular_values(A: Any, ord: Any, matrix: bool) -> bool:
+    """Return whether torch would refuse such a norm in the format of A, which has 16 bits."""
+    narrow = A.dtype in (torch.bfloat16, torch.float16)
+    return narrow and matrix and ord in (2, -2, "nuc")
+
+
+@implements(torch.linalg.matrix_norm)
+def matrix_norm(A: Any, ord: Any = "fro", *args: Any, **kwargs: Any) -> Any:
+    """Return the norm of each matrix: "fro", "nuc", 1, 2, inf and their negatives."""
+    if ord == "fro" and A.dim() > 1 and not args and kwargs.keys() <= {"dtype"}:
+        return vector_norm(A, 2, (-2, -1), **kwargs)
+    if _of_singular_values(A, ord, True):
+        return forward(torch.linalg.matrix_norm, (A.float(), ord, *args), kwargs).to(A.dtype)
+    return forward(torch.linalg.matrix_norm, (A, ord, *args), kwargs)
+
+
+@implements(torch.linalg.norm)
+def norm(A: Any, ord: Any = None, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Return the norm of vectors or matrices."""
+    several = isinstance(dim, (tuple, list)) and len(dim) > 1
+    matrix = A.dim() == 2 if dim is None else several
+    number = isinstance(ord, (int, float)) and (A.dim() == 1 if dim is None else not several)
+    if number or (ord is None and not (several and len(dim) > 2)):
+        return vector_norm(A, 2 if ord is None else ord, dim, *args, **kwargs)
+    if _of_singular_values(A, ord, matrix):
+        return forward(torch.linalg.norm, (A.float(), ord, dim, *args), kwargs).to(A.dtype)
+    return forward(torch.linalg.norm, (A, ord, dim, *args), kwargs)
+
+
+@implements(torch.norm, Tensor.norm)
+def old_norm(
+    input: Any, p: Any = "fro", dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
+    """Return the norm of all dimensions given, which for "nuc" are a matrix's."""
+    if p == "nuc":
+        wide = input.float() if _of_singular_values(input, p, True) else input
+        return forward(torch.norm, (wide, p, dim, keepdim), {"dtype": dtype}).to(input.dtype)
+    if isinstance(p, str) and (p != "fro" or dtype is not None):
+        return forward(torch.norm, (input, p, dim, keepdim), {"dtype": dtype})
+    return vector_norm(input, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
+
+
+def _directed(x: Any, p: float, dims: Dims, eps: float) -> Any:
+    """Return rows over their norm, or over eps where that is larger, in float32 for float16."""
+    x, dims = roomy(x), _listed(x, dims)
+    scale = None if p == 0 else row_scale(x, dims, eps)
+    if scale is None:
+        return x / torch.linalg.vector_norm(x, p, dims, True).clamp_min(eps)
+    x = x * scale
+    length = torch.linalg.vector_norm(x, p, dims, True)
+    return x / torch.clamp(length, min=beside(eps, x, scale))
+
+
+@implements(F.normalize)
+def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Any:
+    """Return x over its p-norm along dimensions, or over eps where that is larger."""
+    if out is not None:
+        return out.copy_(normalize(input.detach(), p, dim, eps))
+    return fitted(_directed(input, p, dim, eps), input)
+
+
+@implements(F.cosine_similarity, torch.cosine_similarity)
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """Return <x1, x2> over the product of both norms, each at least eps."""
+    return fitted((_directed(x1, 2, dim, eps) * _directed(x2, 2, dim, eps)).sum(dim), x1, x2)
+
+
+def _cosines(x: Any, y: Any) -> Any:
+    """Return the cosines of the angles between rows, 0 beside a row of zeros."""
+    tiny = torch.finfo(roomy(x).dtype).smallest_normal
+    return (_directed(x, 2, -1, tiny) * _directed(y, 2, -1, tiny)).sum(-1)
+
+
+@implements(F.cosine_embedding_loss)
+def cosine_embedding_loss(
+    input1: Any,
+    input2: Any,
+    target: Any,
+    margin: float = 0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """Return 1 - cos of the angle where the target is 1, max(0, cos - margin) where it is -1.
+
+    torch adds 1e-12 to both squares of lengths, which counts where these are small.
+    """
+    if target.dim() > 1 or input1.dim() != target.dim() + 1 or input2.dim() != target.dim() + 1:
+        raise RuntimeError(
+            "cosine_embedding_loss: inputs must have one dimension more than target, which has at "
+            f"most one, got shapes {list(input1.shape)}, {list(input2.shape)} and "
+            f"{list(target.shape)}"
+        )
+    cosine = _cosines(input1, input2)
+    apart = torch.clamp_min(cosine - margin, 0)
+    loss = torch.where(target == 1, 1 - cosine, torch.where(target == -1, apart, 0))
+    return reduced(fitted(loss, input1, input2), reduction, size_average, reduce)
+
+
+@implements(F.triplet_margin_loss)
+def triplet_margin_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """Return max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|)."""
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
+    if not anchor.dim() == positive.dim() == negative.dim():
+        raise RuntimeError(
+            "The anchor, positive, and negative tensors are expected to have the same number of "
+            f"dimensions, but got: anchor {anchor.dim()}D, positive {positive.dim()}D, and "
+            f"negative {negative.dim()}D inputs"
+        )
+    near = F.pairwise_distance(anchor, positive, p, eps)
+    far = F.pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
+    return reduced(torch.clamp_min(margin + near - far, 0), reduction, size_average, reduce)
+
+
+@implements(torch.renorm, Tensor.renorm)
+def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """Return the slices along a dimension, those of a larger norm times maxnorm / (norm + 1e-7).
+
+    The 1e-7 is torch's.
+    """
+    if not (p > 0 and maxnorm >= 0):
+        raise RuntimeError(
+            f"renorm: p must be above 0 and maxnorm from 0, got p={p}, maxnorm={maxnorm}"
+        )
+    if input.dim() < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.dim()}")
+    along(input.shape, dim)
+    others = [d for d in range(input.dim()) if d != dim % input.dim()]
+    x = roomy(input)
+    scale = row_scale(x, others, 1e-7)
+    y = x if scale is None else x * scale
+    length = torch.linalg.vector_norm(y, p, others, keepdim=True)
+    more: Any = 1e-7
+    most: Any = maxnorm
+    if scale is not None:
+        more, most = beside(more, y, scale), beside(most, y, scale)
+    return fitted(torch.where(length > most, y / (length + more) * maxnorm, x), input)
+
+
+@implements(Tensor.renorm_)
+def renorm_(input: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """Write `renorm` in place."""
+    return input.copy_(renorm(input, p, dim, maxnorm))
+
+
+@implements(torch._weight_norm)
+def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    """Return g v / |v|, with the norm over all dimensions but one."""
+    over = [d for d in range(v.dim()) if d != dim % v.dim()]
+    x = roomy(v)
+    scale = row_scale(x, over)
+    x = x if scale is None else x * scale
+    return fitted(x * (roomy(g) / torch.linalg.vector_norm(x, 2, over, keepdim=True)), v, g)

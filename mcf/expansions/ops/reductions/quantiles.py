@@ -1,0 +1,233 @@
+"""Quantiles: positions in the sorted values are exact fractions, and so are the weights."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import watched
+from mcf.expansions.dispatch.registry import INTO, UnsupportedError, implements
+from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.forms.inside_transforms import batched, example, held, implements_inside
+from mcf.expansions.ops.forms.results_into import into
+from mcf.expansions.ops.matrices.ranks import decided
+from mcf.expansions.ops.order.order import kth, not_empty
+from mcf.expansions.tensor import MCFTensor
+from mcf.kernels.row_tasks import along
+
+WAYS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def _probabilities(q: Any) -> tuple[list[Fraction], bool]:
+    """The numbers q exactly, and whether they are a list."""
+    if isinstance(q, Tensor):
+        q = q.detach()
+        given = q.to_fractions() if isinstance(q, MCFTensor) else q.tolist()
+    else:
+        given = q
+    many = isinstance(given, list)
+    numbers = given if many else [given]
+    for number in numbers:
+        if not 0 <= number <= 1:
+            raise RuntimeError(f"quantile: q must be in [0, 1], got {number}")
+    return [Fraction(number) for number in numbers], many
+
+
+def _place(q: Fraction, count: int, way: str) -> tuple[int, Fraction]:
+    """The element below and the weight of the next one, among `count` sorted ones."""
+    position = q * max(count - 1, 0)
+    low = math.floor(position)
+    weight = position - low
+    if weight == 0 or way == "lower":
+        return low, Fraction(0)
+    if way == "higher":
+        return low + 1, Fraction(0)
+    if way == "nearest":
+        return round(position), Fraction(0)
+    return low, Fraction(1, 2) if way == "midpoint" else weight
+
+
+# Of one row of so many elements so many ranks take less time one by one than all in order.
+MANY, _RANKS = 1 << 18, 4
+
+
+def _selected(rows: Any) -> bool:
+    """Whether elements of one row are looked for by rank."""
+    if type(rows) is not MCFTensor or rows.numel() < MANY or watched():
+        return False
+    return decided(rows.components[0])
+
+
+def _ordered(rows: Any, ranks: int) -> Callable[[Tensor], Any]:
+    """Of ranks, from 0, in each row, the elements that a stable sort would put there."""
+    if ranks > _RANKS or not _selected(rows):
+        ordered = rows.sort(-1).values
+        return lambda k: ordered.gather(-1, k[..., None]).squeeze(-1)
+    plain = rows.detach()
+
+    @functools.cache
+    def element(k: int) -> Any:
+        return rows[kth(plain, k + 1, 0)[0]]
+
+    return lambda k: element(int(k))
+
+
+def _checked(x: Any, q: Any, way: str) -> tuple[list[Fraction], bool]:
+    """The numbers q exactly, and whether they are a list; raises for arguments that are none."""
+    if way not in WAYS:
+        raise RuntimeError(f"quantile: interpolation must be one of {WAYS}, got {way!r}")
+    wanted = _probabilities(q)
+    if x.numel() == 0:
+        raise RuntimeError("quantile: the input must not be empty")
+    return wanted
+
+
+def _rows(x: Any, dim: int | None) -> tuple[Any, list[int]]:
+    """What the quantiles are of, in rows, and the result's shape with the dimension kept."""
+    if dim is None:
+        return x.reshape(-1), [1] * x.dim()
+    along(x.shape or (1,), dim)
+    rows = x.movedim(dim, -1) if x.dim() else x.reshape(1)
+    return rows, [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
+
+
+def _between(a: Any, b: Any, weight: Any) -> Any:
+    """A + weight (b - a), without a difference of equal infinities."""
+    same = a == b
+    return torch.where(same, a, a + weight * torch.where(same, 0, b - a))
+
+
+def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool) -> Any:
+    wanted, many = _checked(x, q, way)
+    rows, kept_shape = _rows(x, dim)
+    ordered = _ordered(rows, 2 * len(wanted))
+    nan = rows.isnan()
+    counts = (~nan).sum(-1)
+    if not skip:
+        counts = torch.full_like(counts, rows.shape[-1])
+    kinds = map(int, counts.unique()) if skip else [rows.shape[-1]]
+    lengths = [*kinds]
+    results = []
+    for number in wanted:
+        places = {c: _place(number, c, way) for c in lengths}
+        low = torch.zeros_like(counts)
+        weight: Any = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
+        for count, (index, share) in places.items():
+            low = torch.where(counts == count, index, low)
+            weight = torch.where(counts == count, tensor(share, x.terms, x.dtype, x.device), weight)
+        high = torch.where(weight > 0, low + 1, low)
+        a, b = ordered(low), ordered(high)
+        value = _between(a, b, weight)
+        bad = counts == 0 if skip else nan.any(-1)
+        value = torch.where(bad, float("nan"), value)
+        results.append(value.reshape(kept_shape) if keepdim else value)
+    return torch.stack(results) if many else results[0]
+
+
+@implements(torch.quantile, Tensor.quantile)
+def quantile(
+    input: Any,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """The values below which shares q of the elements lie; NaN where there is one."""
+    return _quantile(input, q, dim, keepdim, interpolation, False)
+
+
+@implements(torch.nanquantile, Tensor.nanquantile)
+def nanquantile(
+    input: Any,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """The quantiles of what is not NaN."""
+    return _quantile(input, q, dim, keepdim, interpolation, True)
+
+
+def _inside(name: str, skip: bool) -> None:
+    """The same where a transform maps x or has its derivative: no number decides anything."""
+
+    @implements_inside(name, "default", "scalar")
+    def inside(
+        x: Any, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+    ) -> Any:
+        if batched(q):
+            raise UnsupportedError(
+                f"torch.{name} under torch.func.vmap: q must be a number or a tensor that is not "
+                "mapped, since its places are exact; got a mapped tensor"
+            )
+        wanted, many = _checked(x, held(q), interpolation)
+        rows, kept_shape = _rows(x, dim)
+        ordered, like, nan = rows.sort(-1).values, example(x), rows.isnan()
+        count = rows.shape[-1]
+        known = (~nan).sum(-1)
+        results = []
+        for number in wanted:
+            if skip:
+                # Of all counts that there may be; an index without dimensions would be a number.
+                places = [_place(number, c, interpolation) for c in range(count + 1)]
+                index = known.reshape(-1)
+                low = known.new_tensor([low for low, _ in places])[index].reshape(known.shape)
+                weight = in_format([share for _, share in places], like)[index]
+                weight = weight.reshape(known.shape)
+                high = torch.where(weight > 0, low + 1, low)
+                a, b = (ordered.gather(-1, k[..., None]).squeeze(-1) for k in (low, high))
+                bad = known == 0
+            else:
+                first, share = _place(number, count, interpolation)
+                a, b = ordered.select(-1, first), ordered.select(-1, first + (share > 0))
+                weight, bad = in_format(share, like), nan.any(-1)
+            value = _between(a, b, weight).masked_fill(bad, float("nan"))
+            results.append(value.reshape(kept_shape) if keepdim else value)
+        return torch.stack(results) if many else results[0]
+
+
+_inside("quantile", False)
+_inside("nanquantile", True)
+
+# torch's own composition would round q to the components' dtype.
+INTO[torch.quantile], INTO[torch.nanquantile] = into(quantile), into(nanquantile)
+
+
+@implements(torch.ops.aten.nanmedian.default)
+def nanmedian_all(x: Any) -> Any:
+    """Return the lower median of all elements that are not NaN."""
+    return nanmedian(x.reshape(-1), 0)[0] if x.numel() else x.new_full((), torch.nan)
+
+
+@implements(torch.nanmedian, Tensor.nanmedian)
+def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of what is not NaN, along a dimension with its index."""
+    if dim is None:
+        # The derivative is torch's, which equal elements share.
+        return forward(torch.nanmedian, (input,), {})
+    along(input.shape or (1,), dim)
+    if input.dim() == 0:
+        return torch.return_types.nanmedian(
+            (input.clone(), torch.zeros((), dtype=torch.int64, device=input.device))
+        )
+    not_empty("median", input, dim)
+    count = (~input.isnan()).sum(dim, keepdim=True)
+    rank = ((count - 1) // 2).clamp_min(0)
+    if _selected(input):
+        index = kth(input.detach(), int(rank) + 1, 0)
+    else:
+        index = input.detach().argsort(dim).gather(dim, rank)
+    value = input.gather(dim, index)
+    if not keepdim:
+        value, index = value.squeeze(dim), index.squeeze(dim)
+    return torch.return_types.nanmedian((value, index))

@@ -1,0 +1,228 @@
+"""Sums, products, norms and moments over dimensions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf import reductions
+from mcf.convert.rounding import convert
+from mcf.expansions.conversion import plain
+from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.launch.moment_launches import moment
+from mcf.expansions.launch.row_launches import arranged
+from mcf.expansions.launch.sum_launches import summed
+from mcf.expansions.promotion import operands
+from mcf.expansions.tensor import Components, MCFTensor, wrap
+from mcf.kernels.formats import FORMATS
+from mcf.reductions.rows import Rows
+
+aten = torch.ops.aten
+
+
+def _as_whole(func: Any, x: MCFTensor, dtype: torch.dtype | None, *args: Any) -> Tensor | None:
+    """A reduction to integers or truth values, which x becomes before; None to other dtypes."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        return None
+    found: Tensor = func(plain(x, dtype), *args, dtype=dtype)
+    return found
+
+
+def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Components:
+    if dtype is None or dtype is x.dtype:
+        return x.components
+    if dtype not in FORMATS:
+        raise UnsupportedError(f"{name}: dtype must be a floating-point format, got {dtype}")
+    return convert(x.components, dtype, x.terms)
+
+
+@implements(aten.sum.dim_IntList)
+def sum_dims(
+    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The sum over dimensions; all of them for none."""
+    whole = _as_whole(aten.sum.dim_IntList, x, dtype, dim, keepdim)
+    if whole is not None:
+        return whole
+    found = summed(x, dim, keepdim) if dtype is None or dtype is x.dtype else None
+    if found is not None:
+        return found
+    return wrap(reductions.sum(_components(x, dtype, "sum"), dim, keepdim))
+
+
+@implements(aten.sum.default)
+def sum_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The sum of all elements."""
+    return sum_dims(x, dtype=dtype)
+
+
+@implements(aten.mean.dim)
+def mean_dims(
+    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The mean over dimensions."""
+    whole = _as_whole(aten.mean.dim, x, dtype, dim, keepdim)
+    if whole is not None:
+        return whole
+    found = summed(x, dim, keepdim, mean=True) if dtype is None or dtype is x.dtype else None
+    if found is not None:
+        return found
+    return wrap(reductions.mean(_components(x, dtype, "mean"), dim, keepdim))
+
+
+@implements(aten.mean.default)
+def mean_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The mean of all elements."""
+    return mean_dims(x, dtype=dtype)
+
+
+@implements(aten.prod.dim_int)
+def prod_dim(
+    x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The product along a dimension."""
+    whole = _as_whole(aten.prod.dim_int, x, dtype, dim, keepdim)
+    if whole is not None:
+        return whole
+    few = None
+    if dtype is None or dtype is x.dtype:
+        few = arranged("prod", x, dim, keepdim=keepdim)
+    if few is not None:
+        return few[0]  # type: ignore[no-any-return]
+    return wrap(reductions.prod(_components(x, dtype, "prod"), dim, keepdim))
+
+
+@implements(aten.prod.default)
+def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The product of all elements."""
+    whole = _as_whole(aten.prod.default, x, dtype)
+    if whole is not None:
+        return whole
+    few = arranged("prod", x, None) if dtype is None or dtype is x.dtype else None
+    if few is not None:
+        return few[0]  # type: ignore[no-any-return]
+    return wrap(reductions.prod(_components(x, dtype, "prod")))
+
+
+@implements(aten.cumsum.default)
+def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Running sums along a dimension."""
+    whole = _as_whole(aten.cumsum.default, x, dtype, dim)
+    if whole is not None:
+        return whole
+    few = arranged("cumsum", x, dim) if dtype is None or dtype is x.dtype else None
+    if few is not None:
+        return few[0]  # type: ignore[no-any-return]
+    return wrap(reductions.cumsum(_components(x, dtype, "cumsum"), dim))
+
+
+@implements(aten.cumprod.default)
+def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Running products along a dimension."""
+    whole = _as_whole(aten.cumprod.default, x, dtype, dim)
+    if whole is not None:
+        return whole
+    few = arranged("cumprod", x, dim) if dtype is None or dtype is x.dtype else None
+    if few is not None:
+        return few[0]  # type: ignore[no-any-return]
+    return wrap(reductions.cumprod(_components(x, dtype, "cumprod"), dim))
+
+
+@implements(aten.trace.default)
+def trace(x: MCFTensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    if x.dim() != 2:
+        raise RuntimeError(f"trace: expected a matrix, got {x.dim()} dimensions")
+    return sum_all(x.diagonal())  # type: ignore[arg-type]
+
+
+def _correction(correction: Any) -> float:
+    return 1.0 if correction is None else float(correction)
+
+
+@implements(aten.var.correction)
+def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    """The variance over dimensions."""
+    few = moment("var", x, dim, keepdim, _correction(correction))
+    if few is not None:
+        return few
+    return wrap(reductions.var(x.components, dim, _correction(correction), keepdim))
+
+
+@implements(aten.std.correction)
+def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    """The standard deviation over dimensions."""
+    few = moment("std", x, dim, keepdim, _correction(correction))
+    if few is not None:
+        return few
+    return wrap(reductions.std(x.components, dim, _correction(correction), keepdim))
+
+
+@implements(aten.var_mean.correction)
+def var_mean(
+    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The variance and the mean over dimensions."""
+    few = moment("var", x, dim, keepdim, _correction(correction))
+    if few is not None:
+        return few, mean_dims(x, dim, keepdim)
+    both = reductions.var_mean(x.components, dim, _correction(correction), keepdim)
+    return wrap(both[0]), wrap(both[1])
+
+
+@implements(aten.linalg_vector_norm.default)
+def vector_norm(
+    x: MCFTensor,
+    ord: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The norm over dimensions."""
+    if ord == 2 and (dtype is None or dtype is x.dtype):
+        few = moment("norm", x, dim, keepdim)
+        if few is not None:
+            return few
+    given = _components(x, dtype, "linalg.vector_norm")
+    if math.isnan(ord):
+        # Torch's: what a power of NaN is, but for one element, whose norm is its size, and none.
+        sizes = reductions.norm(given, 1.0, dim, keepdim)
+        if Rows.of(x.shape, dim).length > 1:
+            sizes = (sizes[0] * math.nan, *(c * 0.0 for c in sizes[1:]))
+        return wrap(sizes)
+    return wrap(reductions.norm(given, float(ord), dim, keepdim))
+
+
+@implements(aten.std_mean.correction)
+def std_mean(
+    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean over dimensions."""
+    return std(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
+
+
+@implements(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The vector norm over dimensions, by its old name."""
+    return vector_norm(x, 2 if p is None else p, dim, keepdim)
+
+
+@implements(aten.dot.default, aten.vdot.default)
+def dot(x: Any, y: Any) -> Tensor:
+    """The dot product of two vectors."""
+    if x.dim() != 1 or y.dim() != 1:
+        raise RuntimeError(f"1D tensors expected, but got {x.dim()}D and {y.dim()}D tensors")
+    if x.shape != y.shape:
+        raise RuntimeError(
+            f"inconsistent tensor size, expected tensor {list(x.shape)} and src {list(y.shape)} to "
+            f"have the same number of elements, but got {x.numel()} and {y.numel()} elements "
+            "respectively"
+        )
+    few = moment("dot", x, y=y)
+    if few is not None:
+        return few
+    return wrap(reductions.dot(*operands(x, y)))

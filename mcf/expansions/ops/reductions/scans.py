@@ -1,0 +1,210 @@
+"""Running extremes and running logarithms of sums; sums that pass over NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.elementary.fused import Formula
+from mcf.expansions.dispatch.recorded import recorded, unseen
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.launch.row_launches import arranged
+from mcf.expansions.ops.arithmetic.composed import composed
+from mcf.expansions.ops.order.order import canonical
+from mcf.expansions.tensor import MCFTensor, wrap
+from mcf.kernels import registry
+from mcf.kernels.formats import FORMATS, FP64
+from mcf.kernels.operators import ADD, COPYSIGN, EQ, LT, MAXIMUM, MUL, SUB, WHERE
+from mcf.kernels.row_tasks import RowTask, along
+from mcf.kernels.running import running_extremes
+
+aten = torch.ops.aten
+
+
+# Rows of so many are combined in log2(count) steps of all their elements, fewer launches.
+SHORT = 4096
+
+Parts = tuple[Any, ...]
+Together = Callable[[Parts, Parts], Parts]
+
+
+def _cut(x: Parts, first: int, count: int) -> Parts:
+    return tuple(c.narrow(-1, first, count) for c in x)
+
+
+def _every_other(x: Parts, first: int, count: int) -> Parts:
+    return tuple(c[..., first : first + 2 * count : 2].contiguous() for c in x)
+
+
+def _doubling(together: Together, x: Parts) -> Parts:
+    """x_0, x_0 x_1, ... of an associative function along the last dimension.
+
+    After the step of width k an element has the function of the 2 k up to itself.
+    """
+    count, width = x[0].shape[-1], 1
+    while width < count:
+        rest = count - width
+        later = together(_cut(x, 0, rest), _cut(x, width, rest))
+        both = zip(_cut(x, 0, width), later, strict=True)
+        x = tuple(torch.cat(pair, -1) for pair in both)
+        width *= 2
+    return x
+
+
+def running(together: Together, x: Parts) -> Parts:
+    """Return x_0, x_0 x_1, ... as `_doubling`; of many elements two functions for each of them."""
+    count = x[0].shape[-1]
+    if count <= SHORT:
+        return _doubling(together, x)
+    # What runs up to the second, fourth, ... is what runs of the pairs; to others one is added.
+    half, rest = count // 2, (count - 1) // 2
+    pairs = together(_every_other(x, 0, half), _every_other(x, 1, half))
+    even = running(together, pairs)
+    odd = together(_cut(even, 0, rest), _every_other(x, 2, rest))
+    firsts = [torch.cat([c[..., :1], o], -1) for c, o in zip(x, odd, strict=True)]
+    found = []
+    for f, e in zip(firsts, even, strict=True):
+        mixed = torch.stack([f.narrow(-1, 0, half), e], -1).flatten(-2)
+        found.append(torch.cat([mixed, f.narrow(-1, half, 1)], -1) if count % 2 else mixed)
+    return tuple(found)
+
+
+def _added(x: Parts, y: Parts) -> Parts:
+    return (torch.logaddexp(x[0], y[0]),)
+
+
+def _sum(o: Any, m: Any, n: Any, s: Any, t: Any) -> Any:
+    """s exp(m - largest) + t exp(n - largest), of which one factor is 1."""
+    # Equal ones, infinities among them, have no difference.
+    gap = o(WHERE, o(EQ, m, n), 0, o(COPYSIGN, o(SUB, m, n), -1.0))
+    later = o(LT, m, n)
+    small, large = o(WHERE, later, s, t), o(WHERE, later, t, s)
+    return o(ADD, large, o(MUL, small, o(Formula("exp"), gap)))
+
+
+def _larger(o: Any, m: Any, n: Any) -> Any:
+    return o(MAXIMUM, m, n)
+
+
+def _scaled(x: Parts, y: Parts) -> Parts:
+    """Of (m, s) and (n, t) what stands for s exp(m) + t exp(n), with the larger of m and n."""
+    # Plans are kept by formula: one that is made anew would have one for each call.
+    return composed(_larger, x[0], y[0]), composed(_sum, x[0], y[0], x[1], y[1])
+
+
+def _scaled_recorded(x: Parts, y: Parts) -> Parts:
+    """The same for autograd."""
+
+    def of_torch(operation: Any, *values: Any) -> Any:
+        return getattr(torch, operation.name)(*values)
+
+    return torch.maximum(x[0], y[0]), _sum(of_torch, x[0], y[0], x[1], y[1])
+
+
+@implements(torch.logcumsumexp, Tensor.logcumsumexp, aten.logcumsumexp.default)
+def logcumsumexp(x: Any, dim: int) -> Any:
+    """log(exp(x_0) + ... + exp(x_k)), as a tree.
+
+    Of more than SHORT elements it is m_k + log(s_k) with m_k the largest so far and s_k the sum of
+    exp(x_i - m_k), from 1 to k + 1: trees of D = 2 log2(count) combinations at most (Brent and Kung
+    1982, doi:10.1109/TC.1982.1675982), each with an exponential of a difference of two elements.
+    With bounds a of a sum, p of a product, e of exp and l of log, to first order,
+
+        |error| <= D (a + p + e) + a log(count) + l log(s_k) + a |result|,
+
+    since the mean of m_k - x_i, weighted by exp(x_i), is at most log(count).
+    """
+    along(x.shape or (1,), dim)
+    if x.dim() == 0 or not x.numel():
+        return x.clone()
+    rows = x.movedim(dim, -1)
+    if x.shape[dim] <= SHORT:
+        return _doubling(_added, (rows,))[0].movedim(-1, dim)
+    m = rows.detach().contiguous()
+    if recorded(x):
+        # 1 with the derivatives of exp; infinite ones have no difference.
+        ones: Any = torch.where(m.isfinite(), rows - m, 0).exp()
+        m, s = running(_scaled_recorded, (m, ones))
+    else:
+        m, s = running(_scaled, (m, torch.ones_like(m)))
+    return (m + s.log()).movedim(-1, dim)
+
+
+def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
+    """Running extremes and where they are, the last of equal ones; NaN stays."""
+    if type(x) is MCFTensor and not recorded(x):
+        few = arranged("running_largest" if largest else "running_smallest", x, dim)
+        if few is not None:
+            return few
+    if x.dim() == 0:
+        along((1,), dim)
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    found = _by_loop(x, dim, largest)
+    if found is not None:
+        return found
+    keys = [c.movedim(dim, -1) for c in canonical(x.detach())]
+    size = max(1, x.shape[dim])
+    flat = [c.reshape(c.numel() // size, c.shape[-1]) for c in keys]
+    index = running_extremes(flat, largest).view(keys[0].shape).movedim(-1, dim)
+    return x.gather(dim, index), index.contiguous()
+
+
+def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
+    """Numbers and places by an executor's loop over rows; None where it has none for them."""
+    if type(x) is not MCFTensor or recorded(x):
+        return None
+    given = list(x.components)
+    first, fmt = given[0], FORMATS[x.dtype]
+    if not first.numel() or type(first) is not Tensor or unseen(first):
+        return None
+    if fmt != FP64 and first.device.type != "cpu":
+        return None
+    count, inner = along(first.shape, dim)
+    given = [c.contiguous() for c in given]
+    # The loop makes keys of pairs itself.
+    pairs = len(given) == 2
+    keys = given if pairs else [k.contiguous() for k in canonical(wrap(given))]
+    index = torch.empty(given[0].shape, dtype=torch.int64, device=first.device)
+    out = [torch.empty_like(c) for c in given]
+    name = "running_largest" if largest else "running_smallest"
+    held = fmt if pairs else FP64
+    task = RowTask(name, len(keys), len(out), inner=inner, format=fmt, keys=held)
+    if not registry.rows(task, (first.numel() // count, count), [index, *out, *keys, *given]):
+        return None
+    return wrap(out), index
+
+
+@implements(torch.cummax, Tensor.cummax, aten.cummax.default)
+def cummax(x: Any, dim: int) -> Any:
+    """The largest so far and its index."""
+    return torch.return_types.cummax(_extremes(x, dim, True))
+
+
+@implements(torch.cummin, Tensor.cummin, aten.cummin.default)
+def cummin(x: Any, dim: int) -> Any:
+    """The smallest so far and its index."""
+    return torch.return_types.cummin(_extremes(x, dim, False))
+
+
+@implements(torch.nansum, Tensor.nansum, aten.nansum.default)
+def nansum(
+    x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """The sum over dimensions of what is not NaN."""
+    kept = torch.where(x.isnan(), 0, x)
+    return kept.sum(dim, keepdim=keepdim, dtype=dtype)
+
+
+@implements(torch.nanmean, Tensor.nanmean)
+def nanmean(
+    x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """The mean over dimensions of what is not NaN."""
+    if dtype is not None and not dtype.is_floating_point:
+        # Torch says that a mean is none of these.
+        torch.nanmean(torch.empty(0, device="cpu"), dtype=dtype)
+    count = (~x.isnan()).sum(dim, keepdim=keepdim)
+    return nansum(x, dim, keepdim, dtype=dtype) / count

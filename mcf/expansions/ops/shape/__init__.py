@@ -1,0 +1,1 @@
+"""Implement views, copies, indexing and movement."""

@@ -1,0 +1,195 @@
+"""Functions that write into a tensor or make one in its likeness, where torch would round first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.convert.numbers import components_of
+from mcf.expansions.components import NAMES
+from mcf.expansions.conversion import promote, to_plain
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import differentiated, recorded, watched, writable, written
+from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.dispatch.torch_functions import forward, is_plain_leaf
+from mcf.expansions.launch.cached_launches import selected
+from mcf.expansions.tensor import COMPONENTS, MCFTensor
+from mcf.kernels.formats import format_of
+from mcf.kernels.operators import WHERE
+
+
+@implements(Tensor.__setitem__)
+def setitem(x: Any, index: Any, value: Any) -> None:
+    """x[index] = value; a number is rounded to x's format, not first to its dtype."""
+    if _written_at_once(x, index, value):
+        return
+    if not isinstance(x, MCFTensor):
+        value = to_plain(value, x.dtype) if isinstance(value, MCFTensor) else value
+    elif not isinstance(value, Tensor):
+        value = tensor(value, x.terms, x.dtype, x.device)
+    elif is_plain_leaf(value) and torch.is_grad_enabled():
+        value = promote(value)
+    with torch._C.DisableTorchFunctionSubclass():
+        Tensor.__setitem__(x, index, value)
+
+
+# What says where in a tensor, in a way that no function of torch is asked about.
+_PLACES = frozenset({int, slice, type(Ellipsis), type(None), Tensor})
+
+
+def _written_at_once(x: Any, index: Any, value: Any) -> bool:
+    """x[index] = value component by component, where nothing records it; whether that was done."""
+    if type(x) is not MCFTensor or watched() or not writable(x):
+        return False
+    places = index if type(index) is tuple else (index,)
+    if not _PLACES.issuperset(map(type, places)):
+        return False
+    own = x.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    parts: Any
+    if type(value) is MCFTensor:
+        # Where an index occurs twice, threads may keep other values of one component than of the
+        # next; of one value there are no others.
+        given = value.__dict__
+        if given["_c0"].numel() > 1 and any(
+            type(p) is Tensor and p.dtype is not torch.bool for p in places
+        ):
+            return False
+        parts = COMPONENTS[given["_terms"]](given)
+        if type(parts[0]) is not Tensor or differentiated((x, value)):
+            return False
+        if (len(parts), parts[0].dtype, parts[0].device) != (terms, first.dtype, first.device):
+            return False
+    elif type(value) in (int, float) and not differentiated((x,)):
+        parts = components_of(value, format_of(first.dtype), terms)
+    else:
+        return False
+    if type(first) is not Tensor:
+        return False
+    if _fills(first, index, value):
+        for c, part in zip(COMPONENTS[terms](own), parts, strict=True):
+            c.masked_fill_(index, part)
+    else:
+        for c, part in zip(COMPONENTS[terms](own), parts, strict=True):
+            c[index] = part
+    written(x)
+    return True
+
+
+def _fills(x: Tensor, index: Any, value: Any) -> bool:
+    """Whether a number goes where a mask of x's shape holds: torch would search for the places."""
+    return (
+        type(index) is Tensor
+        and index.dtype is torch.bool
+        and index.shape == x.shape
+        and index.device == x.device
+        and not isinstance(value, Tensor)
+        and x.is_contiguous()
+    )
+
+
+@implements(Tensor.copy_)
+def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    """target.copy_(source), rounded to nearest; the gradient reaches a plain source rounded."""
+    if not isinstance(target, MCFTensor):
+        source = to_plain(source, target.dtype)
+    elif isinstance(source, int | float | complex):
+        source = _number(source, target)
+    elif is_plain_leaf(source) and torch.is_grad_enabled():
+        source = promote(source)
+    with torch._C.DisableTorchFunctionSubclass():
+        return target.copy_(source, non_blocking)
+
+
+@implements(Tensor.data.__set__)  # type: ignore[attr-defined]
+def set_data(x: Any, value: Any) -> None:
+    """x.data = value: the components are exchanged."""
+    if not isinstance(x, MCFTensor) or not isinstance(value, MCFTensor):
+        raise TypeError("x.data of an expansion tensor can only be set to an expansion tensor")
+    if (x.dtype, x.shape, x.terms) == (value.dtype, value.shape, value.terms):
+        with torch._C.DisableTorchFunctionSubclass():
+            Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
+        x.__dict__.update(zip(NAMES, value.components, strict=False))
+        return
+    raise RuntimeError(
+        f"x.data: terms, dtype and shape must stay {x.terms}, {x.dtype}, {list(x.shape)}, "
+        f"got {value.terms}, {value.dtype}, {list(value.shape)}"
+    )
+
+
+def _number(x: Any, like: MCFTensor) -> Tensor:
+    """A number in the format of a tensor, plain where one component holds it."""
+    if type(x) in (int, float):
+        first, second = components_of(x, format_of(like.dtype), 2)
+        if not second and (first == x or x != x):
+            return torch.full((), first, dtype=like.dtype, device=like.device)
+    return tensor(x, like.terms, like.dtype, like.device)
+
+
+@implements(torch.where)
+def where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.where with numbers rounded to the tensor's format, not first to its dtype."""
+    if len(args) == 2 and not kwargs and not (recorded(args[0]) or recorded(args[1])):
+        found = selected(WHERE, condition, *args)
+        if found is not None:
+            return found
+    like = next((x for x in args if isinstance(x, MCFTensor)), None)
+    if like is not None:
+        args = tuple(x if isinstance(x, Tensor) else _number(x, like) for x in args)
+    return forward(torch.where, (condition, *args), kwargs)
+
+
+@implements(Tensor.where)
+def where_method(x: Any, condition: Tensor, other: Any) -> Any:
+    """x.where(condition, other)."""
+    return where(condition, x, other)
+
+
+@implements(Tensor.new_tensor)
+def new_tensor(x: Any, data: Any, **options: Any) -> Any:
+    """x.new_tensor(data), in x's format."""
+    return tensor(data, x.terms, **{"dtype": x.dtype, "device": x.device, **options})
+
+
+@implements(torch.full_like)
+def full_like(x: Any, fill_value: Any, **options: Any) -> Any:
+    """torch.full_like; the number may be an expansion."""
+    if not isinstance(fill_value, Tensor):
+        return forward(torch.full_like, (x, fill_value), options)
+    out = forward(torch.empty_like, (x,), options)
+    with torch.no_grad():
+        return out.fill_(fill_value)
+
+
+@implements(Tensor.new_full)
+def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
+    """x.new_full(size, fill_value); the number may be an expansion."""
+    if not isinstance(fill_value, Tensor):
+        return forward(Tensor.new_full, (x, size, fill_value), options)
+    out = forward(Tensor.new_empty, (x, size), options)
+    with torch.no_grad():
+        return out.fill_(fill_value)
+
+
+implements(Tensor.item)(lambda x: x.item())
+implements(Tensor.__float__)(lambda x: float(x))
+implements(torch.is_nonzero, Tensor.is_nonzero)(lambda x: bool(x))
+
+
+def _refuse(function: Any, name: str, instead: str) -> None:
+    @implements(function)
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(f"{name} is not supported on mcf.MCFTensor; {instead}")
+
+
+# torch writes into a plain tensor of its own, which rounds.
+_refuse(
+    torch._C._nn.pad_sequence,
+    "torch.nn.utils.rnn.pad_sequence",
+    "pad each tensor with torch.nn.functional.pad, then stack",
+)
+# They write to the memory of the tensor, which has none.
+_refuse(Tensor.apply_, "torch.Tensor.apply_", "use x.to_fractions() and mcf.tensor")
+_refuse(Tensor.new, "torch.Tensor.new", "use x.new_empty or x.new_tensor")

@@ -1,0 +1,102 @@
+"""Elements that a mask picks: their places are found once for all components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.expansions.dispatch.recorded import watched
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.ops.arithmetic.componentwise import on_each
+from mcf.expansions.promotion import aligned
+from mcf.expansions.tensor import COMPONENTS, MCFTensor, wrap
+from mcf.kernels.numba.loops import picking
+from mcf.kernels.registry import executor_for
+
+aten = torch.ops.aten
+
+
+def _masked(x: Any, mask: Any) -> MCFTensor | None:
+    """x[mask] for a mask of x's leading dimensions; None where torch has to do it.
+
+    torch searches a mask for each component, and in many times what NumPy takes for it.
+    """
+    if type(x) is not MCFTensor or type(mask) is not Tensor or mask.dtype is not torch.bool:
+        return None
+    own = x.__dict__
+    first, dims = own["_c0"], mask.ndim
+    if type(first) is not Tensor or first.device.type != "cpu" or mask.device.type != "cpu":
+        return None
+    if dims == 0 or first.shape[:dims] != mask.shape or watched() or mask.requires_grad:
+        return None
+    parts = COMPONENTS[own["_terms"]](own)
+    if first.shape == mask.shape and executor_for(first.device) == "numba":
+        found = picking.picked(parts, mask)
+        if found is not None:
+            return wrap(found)
+    places = torch.from_numpy(np.flatnonzero(mask.numpy()))
+    if dims > 1:
+        parts = tuple([c.flatten(0, dims - 1) for c in parts])
+    return wrap([c.index_select(0, places) for c in parts])
+
+
+def _plain_on_cpu(tensors: Sequence[Any]) -> bool:
+    """Whether tensors are nothing but numbers on the host, which loops of Numba's take."""
+    return (
+        all(type(c) is Tensor and c.device.type == "cpu" for c in tensors)
+        and not watched()
+        and executor_for(tensors[0].device) == "numba"
+    )
+
+
+_scatter = aten.masked_scatter.default
+_index, _select = on_each(aten.index.Tensor), on_each(aten.masked_select.default)
+
+
+@implements(aten.index.Tensor)
+def index(x: Any, indices: Any) -> Any:
+    """x[indices]."""
+    found = _masked(x, indices[0]) if len(indices) == 1 else None
+    return _index(x, indices) if found is None else found
+
+
+@implements(aten.masked_select.default)
+def masked_select(x: Any, mask: Any) -> Any:
+    """The elements for which a mask holds, as a vector."""
+    same = isinstance(mask, Tensor) and mask.shape == x.shape
+    found = _masked(x, mask) if same else None
+    return _select(x, mask) if found is None else found
+
+
+@implements(aten.masked_scatter.default)
+def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    """x with the elements of a source, one after the other, where a mask holds."""
+    a, s = aligned(x, source)
+    if type(mask) is Tensor and _plain_on_cpu((*a, mask, *s)) and a[0].shape == mask.shape:
+        found = picking.replaced(a, mask, s)
+        if found is not None:
+            return wrap(found)
+    return wrap([_scatter(c, mask, v) for c, v in zip(a, s, strict=True)])
+
+
+def item(x: Any, key: Any) -> Any:
+    """x[key] for a mask or for numbers of elements, which is no view; else NotImplemented."""
+    if type(key) is list and {*map(type, key)} == {int}:
+        # Torch makes a tensor of it, too, once for each component.
+        try:
+            key = torch.tensor(key, device=x.device)
+        except RuntimeError:
+            return NotImplemented
+    if type(x) is not MCFTensor or type(key) is not Tensor:
+        return NotImplemented
+    if key.dtype is torch.bool:
+        found = _masked(x, key)
+        return NotImplemented if found is None else found
+    if key.dtype is not torch.int64 or key.ndim == 0:
+        return NotImplemented
+    own = x.__dict__
+    return wrap([c[key] for c in COMPONENTS[own["_terms"]](own)])

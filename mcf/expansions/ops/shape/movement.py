@@ -1,0 +1,249 @@
+"""Operators that move elements: joining, indexing, masking. Exact; mixed operands are promoted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.expansions.conversion import converted, plain
+from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.launch.cached_launches import selected
+from mcf.expansions.ops.arithmetic.componentwise import register
+from mcf.expansions.ops.reductions.accumulate import index_put
+from mcf.expansions.promotion import aligned
+from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, wrap
+from mcf.kernels.operators import WHERE
+
+aten = torch.ops.aten
+
+# One expansion tensor, and arguments that say where its elements go.
+register(
+    aten.alias_copy.default,
+    aten.as_strided_copy.default,
+    aten.channel_shuffle.default,
+    aten.detach_copy.default,
+    aten.diag_embed.default,
+    aten.diagonal_backward.default,
+    aten.diagonal_copy.default,
+    aten.expand_copy.default,
+    aten.flip.default,
+    aten.gather.default,
+    aten.im2col.default,
+    aten.index_select.default,
+    aten._unsafe_index.Tensor,
+    aten.narrow_copy.default,
+    aten.native_channel_shuffle.default,
+    aten.permute_copy.default,
+    aten.pixel_shuffle.default,
+    aten.pixel_unshuffle.default,
+    aten.repeat.default,
+    aten.repeat_interleave.self_int,
+    aten.roll.default,
+    aten.rot90.default,
+    aten.select_backward.default,
+    aten.select_copy.int,
+    aten.slice_backward.default,
+    aten.slice_copy.Tensor,
+    aten.split_copy.Tensor,
+    aten.split_with_sizes_copy.default,
+    aten.squeeze_copy.default,
+    aten.squeeze_copy.dim,
+    aten.squeeze_copy.dims,
+    aten.t_copy.default,
+    aten.take.default,
+    aten.tril.default,
+    aten.transpose_copy.int,
+    aten.triu.default,
+    aten.unbind_copy.int,
+    aten.unfold_copy.default,
+    aten.unsafe_chunk.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    aten.unsqueeze_copy.default,
+    aten.view_copy.default,
+)
+
+
+@implements(aten.block_diag.default)
+def block_diag(tensors: Sequence[Tensor]) -> Tensor:
+    """The block diagonal matrix of the given ones."""
+    parts = aligned(*tensors)
+    return wrap([aten.block_diag.default(list(c)) for c in zip(*parts, strict=True)])
+
+
+# The operators without the Python around them.
+_cat, _stack = aten.cat.default._op, aten.stack.default._op
+
+
+def _parts(tensors: Sequence[Tensor]) -> Sequence[Components]:
+    """The components of tensors that are joined, as many of one dtype each."""
+    found = []
+    for x in tensors:
+        if type(x) is not MCFTensor:
+            return aligned(*tensors)
+        own = x.__dict__
+        found.append(COMPONENTS[own["_terms"]](own))
+    first, terms = found[0][0].dtype, len(found[0])
+    alike = all(c[0].dtype is first and len(c) == terms for c in found)
+    return found if alike else aligned(*tensors)
+
+
+@implements(aten.cat.default)
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Joined along a dimension."""
+    return wrap([_cat(list(c), dim) for c in zip(*_parts(tensors), strict=True)])
+
+
+@implements(aten.stack.default)
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Joined along a new dimension."""
+    return wrap([_stack(list(c), dim) for c in zip(*_parts(tensors), strict=True)])
+
+
+@implements(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where(condition: Tensor, x: Any, y: Any) -> Tensor:
+    """x where the condition holds, y elsewhere."""
+    found = selected(WHERE, condition, x, y)
+    if found is not None:
+        return found
+    if isinstance(condition, MCFTensor):
+        raise RuntimeError(
+            "where expected condition to be a boolean tensor, but got an expansion tensor of "
+            f"{condition.dtype}"
+        )
+    a, b = aligned(x, y)
+    return wrap([aten.where.self(condition, u, v) for u, v in zip(a, b, strict=True)])
+
+
+@implements(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """x with a number wherever the mask holds."""
+    # A value with dimensions is refused below, as torch has it.
+    if isinstance(x, MCFTensor) and not (isinstance(value, Tensor) and value.dim()):
+        found = selected(WHERE, mask, value, x)
+        if found is not None and found.dtype is x.dtype and found.terms == x.terms:
+            return found
+    if isinstance(mask, MCFTensor):
+        raise RuntimeError(
+            f"masked_fill only supports boolean masks, but got an expansion tensor of {mask.dtype}"
+        )
+    a, v = aligned(x, value)
+    return wrap([aten.masked_fill.Tensor(c, mask, w) for c, w in zip(a, v, strict=True)])
+
+
+@implements(aten.constant_pad_nd.default)
+def constant_pad_nd(x: MCFTensor, pad: list[int], value: Any = 0) -> Tensor:
+    """x surrounded by a number."""
+    a, v = aligned(x, value)
+    inside = aten.constant_pad_nd.default(torch.ones_like(a[0], dtype=torch.bool), pad, False)
+    return wrap(
+        [
+            torch.where(inside, aten.constant_pad_nd.default(c, pad, 0), w)
+            for c, w in zip(a, v, strict=True)
+        ]
+    )
+
+
+def _with_source(func: Any, position: int, name: str) -> None:
+    """Register an operator that writes one tensor's elements into a copy of another."""
+
+    def implementation(x: Any, *args: Any, **kwargs: Any) -> Tensor:
+        rest = list(args)
+        source = rest[position] if position < len(rest) else kwargs[name]
+        a, s = aligned(x, source)
+        out = []
+        for c, v in zip(a, s, strict=True):
+            if position < len(rest):
+                rest[position] = v
+            else:
+                kwargs[name] = v
+            out.append(func(c, *rest, **kwargs))
+        return wrap(out)
+
+    implements(func)(implementation)
+
+
+_with_source(aten.select_scatter.default, 0, "src")
+_with_source(aten.slice_scatter.default, 0, "src")
+_with_source(aten.diagonal_scatter.default, 0, "src")
+_with_source(aten.as_strided_scatter.default, 0, "src")
+
+
+# Where an index repeats, torch's threads decide which value stays: in each component another one,
+# and their sum would be none of the values. So torch decides once, for the values' numbers.
+
+
+def _numbered(values: Tensor) -> Tensor:
+    """The numbers of a tensor's elements, in its shape."""
+    return torch.arange(values.numel(), device=values.device).reshape(values.shape)
+
+
+def _taken(parts: Sequence[Tensor], number: Tensor) -> Components:
+    """The elements of these numbers of each component."""
+    return tuple(c.reshape(-1)[number] for c in parts)
+
+
+def _placed(write: Any, read: Any) -> None:
+    """Register an operator that writes slices or elements of a source to indices of a dimension."""
+
+    def implementation(x: Any, dim: int, index: Tensor, source: Any) -> Tensor:
+        a, s = aligned(x, source)
+        if len(s) > 1:
+            place = torch.empty(a[0].shape, dtype=torch.int64, device=a[0].device)
+            s = _taken(s, read(write(place, dim, index, _numbered(s[0])), dim, index))
+        return wrap([write(c, dim, index, v) for c, v in zip(a, s, strict=True)])
+
+    implements(write)(implementation)
+
+
+_placed(aten.scatter.src, aten.gather.default)
+_placed(aten.index_copy.default, aten.index_select.default)
+
+
+@implements(aten.scatter.value)
+def scatter_value(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """x with a number at the indices."""
+    a, v = aligned(x, value)
+    return wrap(
+        [aten.scatter.src(c, dim, index, w.expand(index.shape)) for c, w in zip(a, v, strict=True)]
+    )
+
+
+@implements(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """x with a number in the slices of a dimension."""
+    a, v = aligned(x, value)
+    return wrap([aten.index_fill.int_Tensor(c, dim, index, w) for c, w in zip(a, v, strict=True)])
+
+
+@implements(aten.index_put_.default, aten._index_put_impl_.default)
+def index_put_(
+    x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_: Any
+) -> Tensor:
+    """x[indices] = values, rounded to x's format; += with `accumulate`."""
+    if not isinstance(x, MCFTensor):
+        assert isinstance(values, MCFTensor)
+        return aten.index_put_.default(x, indices, plain(values, x.dtype), accumulate)  # type: ignore[no-any-return]
+    if accumulate:
+        return torch.ops.aten.copy_.default(x, index_put(x, indices, values, True))  # type: ignore[no-any-return]
+    parts = converted(values, x.dtype, x.terms)
+    masks = all(i is None or i.dtype in (torch.bool, torch.uint8) for i in indices)
+    if len(parts) > 1 and parts[0].numel() > 1 and not masks:
+        place = torch.empty(x.shape, dtype=torch.int64, device=x.device)
+        aten.index_put_.default(place, indices, _numbered(parts[0]))
+        parts = _taken(parts, aten.index.Tensor(place, indices))
+    for c, v in zip(x.components, parts, strict=True):
+        # The values may be a view of what is written.
+        aten.index_put_.default(c, indices, v.clone())
+    return x
+
+
+@implements(aten.embedding.default)
+def embedding(
+    weight: MCFTensor, indices: Tensor, padding_idx: int = -1, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Rows of the weight."""
+    return wrap([aten.embedding.default(c, indices, padding_idx) for c in weight.components])

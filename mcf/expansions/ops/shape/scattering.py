@@ -1,0 +1,203 @@
+"""Sums, products, extremes and means of what falls into the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.ops.reductions.accumulate import check_places, check_slices
+
+aten = torch.ops.aten
+
+
+def _turns(index: Tensor, dim: int) -> Tensor:
+    """Of each element: how many before it along the dimension have the same index."""
+    ordered, order = index.sort(dim=dim, stable=True)
+    places = torch.arange(index.shape[dim], device=index.device)
+    places = places.reshape(-1, *(1 for _ in index.shape[dim + 1 :])).expand_as(index)
+    begins = torch.ones_like(index, dtype=torch.bool)
+    if index.shape[dim] > 1:
+        rest = ordered.narrow(dim, 1, index.shape[dim] - 1)
+        before = ordered.narrow(dim, 0, index.shape[dim] - 1)
+        begins.narrow(dim, 1, index.shape[dim] - 1).copy_(rest != before)
+    first = torch.where(begins, places, 0).cummax(dim).values
+    return torch.zeros_like(index).scatter(dim, order, places - first)
+
+
+def _folded(
+    x: Any, dim: int, index: Tensor, source: Any, combine: Callable[[Any, Any], Any]
+) -> Any:
+    """x with the elements of `source` combined into their places, in the order of `source`.
+
+    One turn for each repetition of an index: within a turn no two elements share a place. Those
+    that are not of the turn go to one place more, which is dropped.
+    """
+    turns, size = _turns(index, dim), x.shape[dim]
+    spare = list(x.shape)
+    spare[dim] = 1
+    out = torch.cat([x, x.new_zeros(spare)], dim)
+    for turn in range(int(turns.max()) + 1 if turns.numel() else 0):
+        places = torch.where(turns == turn, index, size)
+        # What the spare place holds has no meaning, nor a derivative that is used.
+        out = out.scatter(dim, places, combine(out.gather(dim, places), source))
+    return out.narrow(dim, 0, size)
+
+
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda a, b: a + b,
+    "prod": lambda a, b: a * b,
+    "mean": lambda a, b: a + b,
+    "amax": torch.maximum,
+    "amin": torch.minimum,
+}
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -torch.inf, "amin": torch.inf}
+
+
+@implements(torch.scatter_reduce, torch.Tensor.scatter_reduce)
+def scatter_reduce(
+    input: Any, dim: int, index: Tensor, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Reduce the elements of `src` with the same index, and x there.
+
+    By sum, prod, mean, amax or amin.
+    """
+    if reduce not in _COMBINE:
+        raise RuntimeError(
+            f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}."
+        )
+    check_places(input, dim, index, src)
+    if index.numel() == 0:
+        # Nothing is written, and the source has the derivative 0.
+        return input.scatter(dim, index, src.reshape(-1)[:0].reshape(index.shape))
+    if 0 in (input.dim(), index.dim(), src.dim()):
+        x, places, given = (t if t.dim() else t.reshape(1) for t in (input, index, src))
+        made = scatter_reduce(x, dim, places, given, reduce, include_self=include_self)
+        return made.reshape(input.shape)
+    dim %= input.dim()
+    source = src[tuple(slice(0, n) for n in index.shape)]
+    hit = torch.zeros(input.shape, dtype=torch.int64, device=input.device)
+    hit = hit.scatter_add(dim, index, torch.ones_like(index))
+    start = input
+    if not include_self:
+        start = torch.where(hit > 0, input.new_full((), _NEUTRAL[reduce]), input)
+    # The elements of x beyond the index's size in other dimensions are in no place.
+    room = tuple(slice(0, n if d != dim else None) for d, n in enumerate(index.shape))
+    inner = _folded(start[room], dim, index, source, _COMBINE[reduce])
+    out = start.clone()
+    out[room] = inner
+    if reduce == "mean":
+        out = out / (hit + int(include_self)).clamp(min=1)
+    return out
+
+
+@implements(torch.index_reduce, torch.Tensor.index_reduce)
+def index_reduce(
+    input: Any, dim: int, index: Tensor, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """`scatter_reduce` of whole slices: prod, mean, amax or amin."""
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise RuntimeError(
+            "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got "
+            f"{reduce}."
+        )
+    check_slices("index_reduce", input, dim, index, source)
+    if input.dim() == 0:
+        made = index_reduce(
+            input.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self
+        )
+        return made.reshape(())
+    dim %= input.dim()
+    places = index.reshape(-1, *(1 for _ in source.shape[dim + 1 :])).expand(source.shape)
+    return scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
+
+
+def _check_bags(input: Tensor, offsets: Tensor, rows: int) -> None:
+    """Raise torch's errors for offsets and indices that are none."""
+    if len(offsets) and int(offsets[0]) != 0:
+        raise RuntimeError(
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+            f"position 0. However, got {int(offsets[0])}"
+        )
+    if len(offsets) and int(offsets[-1]) > len(input):
+        raise RuntimeError(
+            f"offsets[-1] can not be greater than input's length {len(input)} but got offsets[-1] "
+            f"of {int(offsets[-1])}"
+        )
+    outside = input[(input < 0) | (input >= rows)]
+    if len(outside):
+        raise RuntimeError(
+            "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be "
+            f"{int(outside[0])}"
+        )
+
+
+def _bags(input: Tensor, offsets: Tensor, include_last_offset: bool) -> tuple[Tensor, int]:
+    """The number of the bag of each index, and how many bags there are."""
+    starts = offsets[:-1] if include_last_offset else offsets
+    places = torch.arange(len(input), device=input.device)
+    return torch.searchsorted(starts.to(torch.int64), places, right=True) - 1, len(starts)
+
+
+@implements(torch.embedding_bag)
+def embedding_bag(
+    weight: Any,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Any, Tensor, Tensor, Tensor]:
+    """Return sums (mode 0), means (1) or maxima (2) of each bag's rows, and 0 for empty bags."""
+    given, weight = weight, roomy(weight)
+    if scale_grad_by_freq:
+        raise UnsupportedError(
+            "torch.embedding_bag: scale_grad_by_freq=True is not supported on mcf.MCFTensor"
+        )
+    _check_bags(indices, offsets, len(weight))
+    bag, count = _bags(indices, offsets, include_last_offset)
+    kept = torch.ones_like(bag, dtype=torch.bool)
+    if padding_idx is not None:
+        if not -len(weight) <= padding_idx < len(weight):
+            raise RuntimeError(
+                f"padding_idx must be within the number of embeddings, -{len(weight)} through "
+                f"{len(weight) - 1}, but got {padding_idx}"
+            )
+        kept = indices != padding_idx % len(weight)
+    bag, rows = bag[kept], weight[indices[kept]]
+    if per_sample_weights is not None:
+        rows = rows * roomy(per_sample_weights[kept]).unsqueeze(1)
+    sizes = torch.zeros(count, dtype=torch.int64, device=bag.device)
+    sizes = sizes.index_add(0, bag, torch.ones_like(bag))
+    out = rows.new_zeros(count, weight.shape[1])
+    # The sum of no rows has a derivative.
+    if mode == 2 and len(bag):
+        out = index_reduce(out, 0, bag, rows, "amax", include_self=False)
+    else:
+        out = out.index_add(0, bag, rows)
+        out = out / sizes.clamp(min=1).unsqueeze(1) if mode == 1 else out
+    return fitted(out, given, per_sample_weights), bag, sizes, sizes
+
+
+@implements(torch.bilinear)
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """Return sum_ij x_i w_kij y_j + b_k."""
+    given = input1, input2, weight, bias
+    input1, input2, weight = map(roomy, given[:3])
+    out, left, _ = weight.shape
+    if input1.shape[:-1] != input2.shape[:-1]:
+        raise RuntimeError(
+            f"bilinear(): input batch dimensions do not match: got {list(input1.shape)} and "
+            f"{list(input2.shape)}"
+        )
+    rows = input1 @ weight.transpose(0, 1).reshape(left, -1)
+    rows = rows.unflatten(-1, (out, -1))
+    made = (rows @ input2.unsqueeze(-1)).squeeze(-1)
+    return fitted(made if bias is None else made + bias, *given)

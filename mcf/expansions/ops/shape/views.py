@@ -1,0 +1,193 @@
+"""Views: each component is viewed, memory is shared."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
+
+from mcf.expansions.dispatch.registry import OPERATORS, VIEWS, implements
+from mcf.expansions.dispatch.view_functions import item, meshgrid, split, view_of
+from mcf.expansions.ops.arithmetic.componentwise import (
+    register,
+    register_views,
+    share_memory,
+    sharing,
+    viewed,
+)
+from mcf.expansions.tensor import COMPONENTS, MCFTensor, maker
+
+aten = torch.ops.aten
+
+
+def _in_place(func: OpOverload) -> None:
+    """Register an operator that changes the shape of its argument."""
+
+    def implementation(x: MCFTensor, *args: Any) -> MCFTensor:
+        # What one component refuses must not have changed another.
+        for c in x.components:
+            func(aten.alias.default(c), *args)
+        for c in x.components:
+            func(c, *args)
+        return x
+
+    implements(func)(implementation)
+
+
+_in_place(aten.t_.default)
+_in_place(aten.transpose_.default)
+_in_place(aten.squeeze_.default)
+_in_place(aten.squeeze_.dim)
+_in_place(aten.squeeze_.dims)
+_in_place(aten.unsqueeze_.default)
+
+register_views(
+    aten.alias.default,
+    aten.detach.default,
+    aten.diagonal.default,
+    aten.expand.default,
+    aten.permute.default,
+    aten.select.int,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.t.default,
+    aten.transpose.int,
+    aten.unbind.int,
+    aten.unfold.default,
+    aten.unsqueeze.default,
+    aten.view.default,
+    aten._reshape_alias.default,
+)
+register(aten._unsafe_view.default)
+
+_slice = aten.slice.Tensor._op
+# Of a plain tensor an index takes half of the operator's time.
+_ALL = slice(None)
+
+
+def _sliced(c: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    if type(c) is Tensor and dim == 0:
+        return c[start:end:step]
+    if type(c) is Tensor and dim == 1:
+        return c[_ALL, start:end:step]
+    return _slice(c, dim, start, end, step)  # type: ignore[no-any-return]
+
+
+OPERATORS[aten.slice.Tensor] = viewed(_sliced)
+
+
+_strides: Any = torch._C.TensorBase.as_strided
+
+
+def _strided(func: OpOverload) -> Any:
+    """An operator that lays a component out anew in its memory."""
+    call = _strides if func is aten.as_strided.default else func
+
+    def implementation(x: MCFTensor, size: Any, stride: Any, offset: int | None = None) -> Any:
+        own = x.__dict__
+        parts = COMPONENTS[own["_terms"]](own)
+        if offset is None:
+            return [call(c, size, stride, None) for c in parts]
+        # The tensor's offset is its first component's; others may lie elsewhere in theirs.
+        ahead = offset - parts[0].storage_offset()
+        return [call(c, size, stride, ahead + c.storage_offset()) for c in parts]
+
+    return implementation
+
+
+_as_strided = _strided(aten.as_strided.default)
+
+
+OPERATORS[aten.as_strided.default] = sharing(_as_strided)
+
+
+@implements(aten.as_strided_.default)
+def as_strided_(x: MCFTensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """The tensor itself laid out anew."""
+    # What one component refuses must not have changed another.
+    _as_strided(x, size, stride, storage_offset)
+    _strided(aten.as_strided_.default)(x, size, stride, storage_offset)
+    return x
+
+
+def resize_(x: MCFTensor, size: Any, *, memory_format: Any = None) -> MCFTensor:
+    """The tensor itself with another size; its components' memory grows where it is too short.
+
+    Raises:
+        RuntimeError: as torch's, for memory that cannot grow, and where components are parts of one
+            memory and would come to lie on each other.
+    """
+    parts = x.components
+    length = parts[0].element_size() * math.prod(size)
+    for k, c in enumerate(parts):
+        memory, start = c.untyped_storage(), c.element_size() * c.storage_offset()
+        if length and start + length > memory.nbytes() and not memory.resizable():
+            raise RuntimeError("Trying to resize storage that is not resizable")
+        for other in parts[:k]:
+            apart = abs(int(start - other.element_size() * other.storage_offset())) >= length
+            if not apart and other.untyped_storage()._cdata == memory._cdata:
+                raise RuntimeError(
+                    f"resize_: components are parts of one memory and of size {list(size)} would "
+                    "lie on each other; resize x.clone()"
+                )
+    for c in parts:
+        aten.resize_.default(c, size, memory_format=memory_format)
+    # The tensor's own memory is none, but has a size.
+    share_memory(x, maker()(parts))
+    first = parts[0]
+    with no_dispatch():
+        _restrided(x, first.size(), first.stride(), first.storage_offset())
+    return x
+
+
+def resize_as_(x: MCFTensor, like: Tensor, *, memory_format: Any = None) -> MCFTensor:
+    """The tensor itself with the size of another one."""
+    return resize_(x, like.shape, memory_format=memory_format)
+
+
+_restrided: Any = torch._C.TensorBase.as_strided_
+# Not by `implements`: what puts results right would exchange that memory for one of another device.
+OPERATORS[aten.resize_.default], OPERATORS[aten.resize_as_.default] = resize_, resize_as_
+
+
+# Functions that do nothing but view: nothing is called in their place above autograd, and autocast
+# has no say in it.
+_NAMES = (
+    "adjoint broadcast_to chunk diagonal expand flatten movedim moveaxis narrow permute ravel "
+    "reshape select split squeeze swapaxes swapdims t transpose unbind unflatten unfold unsqueeze "
+    "view"
+).split()
+# These copy what has no such view.
+_COPYING = frozenset({"flatten", "ravel", "reshape"})
+for _room in (torch, Tensor):
+    for _name in _NAMES:
+        if hasattr(_room, _name):
+            _view = getattr(_room, _name)
+            VIEWS[_view] = view_of(_view, _name in _COPYING, split if _name == "split" else None)
+for _name in ("H", "T", "mH", "mT"):
+    _get = getattr(Tensor, _name).__get__
+    VIEWS[_get] = view_of(_get)
+VIEWS[Tensor.__getitem__] = item
+
+
+def _as_another(view: Any) -> Any:
+    """A view of the shape that another tensor has."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        if named or len(args) != 2 or not isinstance(args[1], Tensor):
+            return NotImplemented
+        return view(args[0], args[1].shape)
+
+    return call
+
+
+for _name in ("expand", "view"):
+    VIEWS[getattr(Tensor, _name + "_as")] = _as_another(VIEWS[getattr(Tensor, _name)])
+VIEWS[torch.meshgrid] = meshgrid

@@ -1,0 +1,119 @@
+"""Random expansions whose components all have random bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.convert.rounding import convert
+from mcf.expansions.components import MAX_TERMS
+from mcf.expansions.creation import check_format
+from mcf.expansions.factories import Device, _format, leaf, shape_of
+from mcf.expansions.tensor import Components, MCFTensor, wrap
+from mcf.kernels import operations
+from mcf.kernels.formats import Format, format_of
+
+# A float64 holds an integer of this many bits.
+_CHUNK = 48
+
+
+def uniform_components(
+    shape: tuple[int, ...],
+    fmt: Format,
+    terms: int,
+    device: Device,
+    generator: torch.Generator | None,
+) -> Components:
+    """Uniform in [0, 1): multiples of 2**-b, b = terms * p, or what the format's range allows."""
+    bits = min(terms * fmt.p, fmt.p - 1 - fmt.emin)
+    parts = []
+    for low in range(0, bits, _CHUNK):
+        size = min(_CHUNK, bits - low)
+        k = torch.randint(0, 2**size, shape, generator=generator, device=device)
+        parts.append(k.to(torch.float64) * 2.0 ** -(low + size))
+    wide = operations.renormalize(parts, min(len(parts), MAX_TERMS))
+    # float64 parts stay normalised when the first is 0; then the format's own components.
+    return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
+
+
+def rand(
+    *size: Any,
+    terms: int = 2,
+    dtype: torch.dtype | None = None,
+    device: Device = None,
+    requires_grad: bool = False,
+    generator: torch.Generator | None = None,
+) -> MCFTensor:
+    """Uniform random numbers in [0, 1), with random bits in every component.
+
+    They are multiples of 2**-(terms * p), p the precision of the dtype (float16: of 2**-24, its
+    smallest number). Torch's seed and `generator` decide them; other arguments as `mcf.full`.
+    """
+    fmt = check_format(terms, dtype)
+    components = uniform_components(shape_of(size), fmt, terms, device, generator)
+    return leaf(wrap(components), requires_grad)
+
+
+def normal_components(
+    shape: tuple[int, ...],
+    fmt: Format,
+    terms: int,
+    device: Device,
+    generator: torch.Generator | None,
+) -> Components:
+    """Standard normal: float64 ones, with uniform digits below their last."""
+    first = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
+    if terms * fmt.p <= 53:
+        return convert((first,), fmt.dtype, terms)  # type: ignore[arg-type]
+    below = uniform_components(shape, format_of(torch.float64), 3, device, generator)
+    _, exponent = torch.frexp(first)
+    half = operations.sub(below, torch.full((), 0.5, dtype=torch.float64, device=first.device))
+    scaled = [torch.ldexp(c, exponent - 53) for c in half]
+    wide = operations.renormalize([first, *scaled], 4)
+    return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
+
+
+def randn(
+    *size: Any,
+    terms: int = 2,
+    dtype: torch.dtype | None = None,
+    device: Device = None,
+    requires_grad: bool = False,
+    generator: torch.Generator | None = None,
+) -> MCFTensor:
+    """Standard normal random numbers, with random bits in every component.
+
+    The distribution is that of `torch.randn` in float64; digits below float64's are uniform.
+    Torch's seed and `generator` decide them; other arguments as `mcf.full`.
+    """
+    fmt = check_format(terms, dtype)
+    components = normal_components(shape_of(size), fmt, terms, device, generator)
+    return leaf(wrap(components), requires_grad)
+
+
+def rand_like(
+    input: Tensor,
+    *,
+    terms: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: Device = None,
+    **options: Any,
+) -> MCFTensor:
+    """`mcf.rand` in the likeness of a tensor; a plain tensor has 2 terms."""
+    kind = _format(input, terms, dtype)
+    return rand(tuple(input.shape), device=device or input.device, **kind, **options)
+
+
+def randn_like(
+    input: Tensor,
+    *,
+    terms: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: Device = None,
+    **options: Any,
+) -> MCFTensor:
+    """`mcf.randn` in the likeness of a tensor; a plain tensor has 2 terms."""
+    kind = _format(input, terms, dtype)
+    return randn(tuple(input.shape), device=device or input.device, **kind, **options)
