@@ -20,9 +20,7 @@ from mcf.expansions.ops.forms import lists as lists
 from mcf.expansions.ops.forms import native_functions as native_functions
 from mcf.expansions.ops.forms import natives as natives
 from mcf.expansions.ops.forms import results_into as results_into
-from mcf.expansions.ops.matrices import adjoint as adjoint
 from mcf.expansions.ops.matrices import linalg as linalg
-from mcf.expansions.ops.matrices import long_products as long_products
 from mcf.expansions.ops.matrices import matmul as matmul
 from mcf.expansions.ops.matrices import matrices as matrices
 from mcf.expansions.ops.matrices import orthogonal as orthogonal
@@ -52,12 +50,14 @@ from mcf.expansions.ops.reductions import counting as counting
 from mcf.expansions.ops.reductions import exponential_sums as exponential_sums
 from mcf.expansions.ops.reductions import extremes as extremes
 from mcf.expansions.ops.reductions import histograms as histograms
+from mcf.expansions.ops.reductions import long_products as long_products
 from mcf.expansions.ops.reductions import moments as moments
 from mcf.expansions.ops.reductions import native_norms as native_norms
 from mcf.expansions.ops.reductions import norms as norms
 from mcf.expansions.ops.reductions import quantiles as quantiles
 from mcf.expansions.ops.reductions import reductions as reductions
 from mcf.expansions.ops.reductions import scans as scans
+from mcf.expansions.ops.shape import adjoint as adjoint
 from mcf.expansions.ops.shape import assignment as assignment
 from mcf.expansions.ops.shape import copies as copies
 from mcf.expansions.ops.shape import masks as masks

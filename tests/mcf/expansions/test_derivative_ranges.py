@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 import mcf
 from mcf.expansions.ops.arithmetic import powers_of_two
-from mcf.expansions.ops.matrices import long_products
+from mcf.expansions.ops.reductions import long_products
 from tests.helpers import assert_alike, assert_all_same_bits
 
 pytestmark = pytest.mark.usefixtures("on_torch")

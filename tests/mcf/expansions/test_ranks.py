@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.ops.matrices import ranks
+from mcf.expansions.ops.order import ranks
 from mcf.kernels import operations
 from mcf.kernels.numba.loops.rows.extreme_text import TOGETHER
 from mcf.kernels.search import PIECE, search

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.ops.matrices import ranks
+from mcf.expansions.ops.order import ranks
 from mcf.expansions.ops.reductions import quantiles
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.test_ranks import _crowd, _numbers
