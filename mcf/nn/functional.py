@@ -66,11 +66,13 @@ def rms_norm(
         input: [..., *normalized_shape].
         normalized_shape: the sizes of the last dimensions, over which the mean is taken.
         weight: [*normalized_shape] or None for 1.
-        eps: an exact number; None for `torch.finfo` of the components' dtype.
+        eps: an exact number; None for `torch.finfo` of the dtype that torch computes in, which is
+            float32 for 16-bit components.
     """
     dims = _last_dimensions(input, normalized_shape)
     (x,) = _alike((input,), (weight,))
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    if eps is None:
+        eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
     found = mean_square(roomy(x), dims, eps)
     out = found.x * found.total.rsqrt()
     result: Tensor = fitted(out if weight is None else out * weight, input, weight)

@@ -2,7 +2,7 @@
 
 Norms, means of windows, attention and p-norms round once from components of float32: their results
 are within u^2 of themselves, or half of the smallest number. Caught mutants: the components left as
-they are, where squares of 300 are infinite and those of .003 have three bits; eps of float32.
+they are, where squares of 300 are infinite and those of .003 have three bits; eps of float16.
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ def test_norms(name: str, scale: float) -> None:
         near(FUNCTIONS[name](x), wanted)
 
 
-def test_default_eps_is_that_of_the_components() -> None:
-    x = numbers(2.0**-17)
-    near(F.rms_norm(x, (4,)), F.rms_norm(wide(x), (4,), eps=torch.finfo(F16).eps))
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16, torch.float32, torch.float64])
+def test_default_eps_is_torchs(dtype: torch.dtype) -> None:
+    """That of float32 for 16-bit formats. Mutant: that of the components, 65,536 times as large."""
+    plain = torch.tensor([0.0078125, 0.015625], dtype=dtype)
+    found: Any = F.rms_norm(mcf.tensor(plain, 2), (2,))
+    wanted = F.rms_norm(plain, (2,))
+    torch.testing.assert_close(found.to_plain(), wanted, rtol=2 * torch.finfo(dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("plain", [False, True])
