@@ -44,9 +44,10 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
 
     Args:
         fmt: of the components.
-        exact: with as many digits as read back to them; else at most as many as all expansions of
+        exact: whether to print enough digits to read back the same components; else at most as many
+            as all expansions of
             the format hold.
-        options: what users set.
+        options: the print options of the user.
     """
 
     def show(parts: Sequence[float]) -> str:
@@ -103,7 +104,7 @@ def brackets(
     Args:
         shape: of the tensor.
         rows: the components of each element that is shown (`shown`), in order.
-        show: how one is printed; None for what users set.
+        show: the format of an element; None for the user's print options.
         fmt: of the components.
         exact: as in `element`.
         indent: characters before the first bracket.

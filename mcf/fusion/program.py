@@ -29,7 +29,7 @@ INLINED = 8_000
 
 
 class TooLongError(Exception):
-    """There are more statements than a kernel may have."""
+    """Raised when a program has more statements than a kernel may have."""
 
 
 class Program:
@@ -39,8 +39,8 @@ class Program:
 
     Args:
         fmt: the format of all numbers, float32 or float64.
-        systems: how many systems there are.
-        most: how many operations of arithmetic there may be.
+        systems: the number of systems.
+        most: the largest number of arithmetic operations.
     """
 
     def __init__(self, fmt: Format, systems: int, most: int) -> None:
