@@ -43,10 +43,9 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
     """Return the function that prints one number, given its components.
 
     Args:
-        fmt: of the components.
+        fmt: the format of the components.
         exact: whether to print enough digits to read back the same components; else at most as many
-            as all expansions of
-            the format hold.
+            as all expansions of the format hold.
         options: the print options of the user.
     """
 

@@ -51,7 +51,7 @@ class Program:
         self._constants: dict[bytes, int] = {}
         self._known: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._functions: dict[str, Algorithm] = {}
-        # The tables that algorithms read, and conditions under which results are not usable.
+        # Tables that algorithms read, and masks of results that are not valid.
         self._tables: dict[str, None] = {}
         self._rare: list[int] = []
         self._statements: list[Statement] = []
