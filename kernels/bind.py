@@ -44,7 +44,7 @@ class Binder:
     Args:
         wrap: applied to each bound function (`numba.njit`, a Triton jit, the identity).
         primitives: the executor's version of each name in `mcf.kernels.algorithms.primitives`.
-        slots: functions that stand in for names an algorithm leaves open, by name; they are
+        slots: functions for the undefined names of an algorithm, by name; they are
             themselves algorithms and are bound the same way.
         own: the executor's own versions of some algorithms, which have the same bits.
     """

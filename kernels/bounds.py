@@ -27,17 +27,16 @@ class Guarantee:
     """The answer of `mcf.bound`.
 
     Args:
-        relative: the error is at most this times the exact result ...
-        absolute: ... plus this, which is what underflow costs (scaled as
-            `mcf.kernels.expansion_bounds` says for quotients and roots).
+        relative: the coefficient of the exact result in the bound of the error.
+        absolute: the error from underflow, to be added (scaled for quotients and roots, see
+            `mcf.kernels.expansion_bounds`).
         proven: whether there is a proof; otherwise the bound was observed.
-        formula: the relative parts, polynomials in u = 2**-p; of what takes a count the bound to
-            first order, in the letters of `docs/numerics.md`.
-        algorithm: its name.
+        formula: the relative part, a polynomial in u = 2**-p; for an operation with a count the
+            bound to first order, in the notation of `docs/numerics.md`.
+        algorithm: the name of the algorithm.
         source: the publication with the proof, or "observed".
-        of_terms: ... plus this times the size of what is added up: |x * y| for "fma".
-        requires: under which conditions, in words, besides normalised arguments and the absence of
-            overflow.
+        of_terms: the coefficient of the size of the terms, to be added: |x * y| for "fma".
+        requires: the conditions besides normalised arguments and the absence of overflow.
     """
 
     relative: float
@@ -65,8 +64,8 @@ def bound(
             preconditions in `requires`, and give two components.
         terms: components of the result, 1 to 4.
         dtype: the dtype of the components.
-        count: for "renormalize" how many floats there are, if that is known: as many as there are
-            terms, or fewer, are exact.
+        count: for "renormalize" the number of floats, if known; the result is exact if it is at
+            most `terms`.
 
     Raises:
         ValueError: for another operation, number of terms or of floats.

@@ -38,11 +38,11 @@ def checked(
         names: the names of its arguments.
         arguments: tensors, which are expansions of one component, and tuples of tensors.
         most: components of an argument.
-        counts: how many components each argument has, where that is fixed; 1 for a tensor.
+        counts: the number of components of each argument if it is fixed; 1 for a tensor.
 
     Raises:
-        TypeError: for what is no tensor or tuple of tensors, for other dtypes than those of
-            formats, for mixed dtypes and devices, and for layouts other than dense ones.
+        TypeError: for an argument that is no tensor or tuple of tensors, for unsupported dtypes,
+            for mixed dtypes and devices, and for layouts other than dense ones.
         ValueError: for another number of components, and for shapes that do not broadcast.
         RuntimeError: for a tensor that requires grad while grad mode is on.
     """

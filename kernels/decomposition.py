@@ -1,23 +1,22 @@
 """Declare the decomposition of whole small matrices, from which executors generate loops.
 
-All of `eigh` of symmetric matrices, or of `svd` of matrices of no more than twice as many columns
-as rows, in expansions of float64. What is computed, and in which order, is what
-`mcf.linalg.eigen` and `mcf.linalg.singular` have as operations on tensors:
+One loop computes `eigh` of symmetric matrices, or `svd` of matrices with at most twice as many
+columns as rows, in expansions of float64. `mcf.linalg.eigen` and `mcf.linalg.singular` perform the
+same operations in the same order on tensors:
 
-1. Elements, of which `eigh` reads one triangle, are divided by a power of two so that the largest
-   is below 1 and at least 1/2. `eigh` adds a power of two to the diagonal, above 1.4 times the
-   Frobenius norm.
-2. Rows are made orthogonal: sweeps in float64 (`rotation`), then corrections (`refinement`). The
-   start of the corrections are the turned rows over their norms of `eigh`, what has turned them of
-   `svd`. Where corrections do not end, or leave rows apart, sweeps in expansions follow, and what
-   these leave is looked at (`Limits`).
-3. Rows over their norms are vectors. Of `svd` the norms are the values, of `eigh` those are
-   v^T (A v), by folds of matrix products, and what V^T (A V) has above the diagonal is looked at.
-4. Values, and vectors with them, are put in order, and values multiplied by the power of two.
+1. Scale by a power of two, so that the largest magnitude is in [1/2, 1); `eigh` reads one
+   triangle. `eigh` then adds a power of two above 1.4 times the Frobenius norm to the diagonal.
+2. Orthogonalise the rows by sweeps in float64 (`rotation`), then correct them (`refinement`). The
+   corrections start from the normalised rotated rows for `eigh`, and from the accumulated rotation
+   for `svd`. If they do not converge or leave rows that are not orthogonal, sweeps in expansions
+   follow, whose residuals are tested (`Limits`).
+3. Normalise the rows to vectors. The values of `svd` are their norms; those of `eigh` are
+   v^T (A v), by folds of matrix products, and the upper triangle of V^T (A V) is tested.
+4. Sort values and vectors, and scale the values back.
 
-A matrix is left to those operations where anything is not usual: numbers that are not finite, not
-the nearest expansions of their sums, or near the ends of float64's range, a norm that is zero,
-sweeps that do not converge, or more than a limit where something is looked at.
+The loop rejects a matrix, which the tensor operations then decompose, for elements that are
+nonfinite, not canonical or near the ends of float64's range, for a zero norm, for sweeps that do
+not converge, and for residuals above a limit.
 """
 
 from __future__ import annotations

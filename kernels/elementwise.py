@@ -60,12 +60,11 @@ class Code:
 
     Args:
         field: the field.
-        decode: the number of a code, after which come the numbers of the fields `beside` it.
-        encode: the code of a number; after that come the random bits that the field draws, and for
-            each field beside it the number as it was computed and what is stored of it, where that
-            is a code the code.
-        beside: fields whose numbers both read; where they are codes, they stand before it in
-            `Elementwise.codes`.
+        decode: (code, *numbers of the fields `beside`) -> number.
+        encode: (number, random bits that the field draws, and for each field in `beside` its
+            computed number and its stored number or code) -> code.
+        beside: fields that `decode` and `encode` also read; fields of codes among them precede this
+            one in `Elementwise.codes`.
     """
 
     field: str
@@ -103,19 +102,18 @@ class Elementwise:
         slots: (name, algorithm) pairs for the names `function` leaves open.
         sums: an algorithm over the parameters above, `new_<field>` (the value as stored) and
             `out_<result>`; its results are summed over all elements. None for no sums.
-        sum_count: how many results `sums` has.
-        counts: how many of them, the last, are booleans.
-        correction: a (result, algorithm) pair: before that result is rounded and stored, what
-            takes its place, from all that `sums` can read of other results. None for no correction.
-        long: whether an element takes hundreds of operations, in registers of the arithmetic and
-            without codes, random bits and scalars, and with nothing summed but one condition on its
-            results that is counted; a CPU has other loops for such.
-        few: whether there are but few elements: then a GPU spreads them out.
-        calls: algorithms that a long `function` calls often, of which a compiler should see each
-            once.
-        codes: the fields of integers that keep other numbers; everything else knows the numbers.
+        sum_count: the number of results of `sums`.
+        counts: the number of booleans among them, which come last.
+        correction: a (result, algorithm) pair: the algorithm replaces the result before it is
+            rounded and stored; it can read whatever `sums` can read of other results.
+        long: whether an element takes hundreds of operations. Such a kernel has no codes, random
+            bits or scalars and sums at most one condition on its results; CPUs have separate loops
+            for it.
+        few: whether launches have few elements, which a GPU then spreads over its processors.
+        calls: algorithms that a long `function` calls often and that are compiled once each.
+        codes: the fields that store numbers as integer codes; all other code sees the numbers.
 
-    Where random bits are drawn the last `scalars` are those of `mcf.kernels.streams`.
+    If random bits are drawn, the last `scalars` are those of `mcf.kernels.streams`.
     """
 
     name: str

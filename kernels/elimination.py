@@ -1,28 +1,27 @@
 """Declare Gaussian elimination of a panel, from which executors generate loops.
 
-A panel P is some rows that are taken off one another in order. For j = 0, 1, ...
+Multiples of each row of a panel P are subtracted from later rows. For j = 0, 1, ...
 
-1. h = P[j, j], or 1 where it is 0 ("lu"); its square root, or 1 where it is not positive
-   ("cholesky"); A[j, j] of a triangular matrix beside ("substitution").
-2. w = P[j, c] / h takes the place of P[j, c]. In a substitution with a unit diagonal w = P[j, c].
+1. h = P[j, j], or 1 if it is 0 ("lu"); its square root, or 1 if it is not positive ("cholesky");
+   A[j, j] of a separate triangular matrix ("substitution").
+2. w = P[j, c] / h replaces P[j, c]. In a substitution with a unit diagonal w = P[j, c].
 3. P[k, c] = P[k, c] - m w[c] for all rows k > j, where m is P[k, j] ("lu"), w[k] ("cholesky"),
    A[k, j] ("substitution").
 
 In "lu" and "cholesky" P is the transpose of some columns of the matrix, c goes from j + 1 on, and
 "lu" first exchanges columns j and c of P for the first of the largest |P[j, c]|, c >= j; a NaN is
-larger than all others. Of complex numbers that is |Re| + |Im|, m is conj(w[k]) in "cholesky", whose
-diagonal is taken for real.
+larger than all others. For complex numbers the magnitude is |Re| + |Im|; "cholesky" uses
+m = conj(w[k]) and assumes a real diagonal.
 
-An "lu" of a whole square matrix may go on with it, in the same call:
+An "lu" of a whole square matrix may also solve systems and return determinants:
 
 4. The rows of X are exchanged as those of A were, and L Y = X and U Z = Y are solved in place, the
    second from the last row to the first, in the order of a substitution.
 5. The determinant is U's diagonal, whose first number has the sign of the exchanges, multiplied by
    halves: terms k < m // 2 and m - m // 2 + k are combined until one is left.
 
-An element goes through the same operations in the same order whatever the
-other rows and columns are, so that launches of `div`, `fma` and `sqrt`, one for each j, have the
-bits of one loop.
+The operations on an element and their order do not depend on other rows and columns, so launches of
+`div`, `fma` and `sqrt`, one for each j, give the same bits as one loop.
 """
 
 from __future__ import annotations

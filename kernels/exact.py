@@ -37,7 +37,7 @@ def _power_of_two(e: int) -> Fraction:
 def rounding(fmt: Format) -> Callable[[Number], Number]:
     """Return the function that rounds x to nearest even in `fmt`, with gradual underflow.
 
-    Overflow gives an infinity, as IEEE 754 has it: for |x| >= (2 - 2**-p) * 2**emax. Infinities
+    Overflow gives an infinity, as in IEEE 754: for |x| >= (2 - 2**-p) * 2**emax. Infinities
     and NaN are returned as they are. Zero has no sign.
     """
     largest = fmt.max
@@ -160,7 +160,7 @@ def bind(
             format and then round to `fmt`: float32 for bf16 and fp16 (`Format.register`). The two
             agree where all operands are numbers of `fmt` and nothing overflows
             (tests/kernels/test_rounding.py); a float32 scalar among them may be rounded twice.
-        roundings: the formats of `rc` and `rv` where they are not `fmt`.
+        roundings: the formats of `rc` and `rv` if they are not `fmt`.
         slots: algorithms for the names that `algorithm` leaves open.
 
     Returns:

@@ -80,7 +80,7 @@ class Launch(Protocol):
 class Executor(Factoriser, abc.ABC):
     """Run declared kernels on tensors.
 
-    Every executor gives the same bits; they differ in what they run on and in speed.
+    All executors give the same bits; they differ in devices and speed.
 
     Attributes:
         name: the name that `mcf.set_executor` accepts.
@@ -218,8 +218,8 @@ class Executor(Factoriser, abc.ABC):
         Args:
             x: float64 [M, k], all finite.
             exponent: integers [M, k].
-            digits: int64 [M, n], contiguous; digit j counts 2**(32 j + base), and has room for
-                what is added.
+            digits: int64 [M, n], contiguous; digit j counts 2**(32 j + base), and must be
+                able to hold the sum.
             base: the exponent of digit 0.
         """
         fraction, e = torch.frexp(x)

@@ -7,9 +7,8 @@ components, a result r satisfies
 
 of_product is that of `fma`, x * y + z, and zero elsewhere. s is 1 for sums, products and squares,
 1 + 1/|y| for x / y, 1 + 1/t for t = sqrt(x), and for 1/sqrt(x) it is t * (1 + x + 1/x). The last
-part is what underflow costs; where no product comes near the bottom of the range it does not
-matter. Nothing may overflow on the way: all arguments and the result are below an eighth of the
-largest number.
+part covers underflow; it is negligible if no product is near the smallest normal number. No
+operation may overflow: all arguments and the result must be below an eighth of the largest number.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class ExpansionBound:
         terms: components of the result.
         coefficients: (power, coefficient) pairs of the relative part, a polynomial in u.
         absolute: the absolute part, in units of eta.
-        algorithm: its name.
+        algorithm: the name of the algorithm.
         source: the publication with the proof; "observed" for a bound that no trial in
             `docs/numerics.md` exceeded and that is not proved.
         float_second: whether the row is for a float as second argument.
-        of_product: like `coefficients`, of what is relative to |x * y| in `fma`.
+        of_product: like `coefficients`, for the part relative to |x * y| in `fma`.
     """
 
     operation: str

@@ -32,21 +32,22 @@ class Factoriser:
 
         Args:
             spec: "lu" or "cholesky".
-            a: components, contiguous [B, m, n]. Of "lu" the panel are the columns from `start` on
-                and the rows from there on, of "cholesky" the block on the diagonal, of which the
-                lower triangle is read and written.
+            a: components, contiguous [B, m, n]. The panel of "lu" consists of rows and columns from
+                `start` on, that of "cholesky" is the diagonal block, whose lower triangle is read
+                and written.
             start: the first column.
-            width: how many columns.
-            info: int32 [B], where it is 0 the number of the first bad diagonal entry goes.
-            pivots: int32 [B, count], where "lu" puts the number of the row that each of the panel's
-                rows is exchanged with, from 1; all columns of A are.
+            width: the number of columns.
+            info: int32 [B]; zeros in it are replaced by the 1-based index of the first bad diagonal
+                entry.
+            pivots: int32 [B, count], receives for "lu" the 1-based index of the row that each row
+                of the panel is exchanged with; all columns of A are exchanged.
             exchange: whether "lu" exchanges rows.
-            sides: components, contiguous [B, n, k]: right-hand sides of an "lu" whose panel is the
-                whole square matrix, which the solutions take the place of.
-            determinant: components [B], where the determinants of such matrices go.
+            sides: components, contiguous [B, n, k]: right-hand sides, which the solutions replace.
+                The panel must be a whole square matrix of "lu".
+            determinant: components [B], receives the determinants of such matrices.
 
         Returns:
-            False where it has none, and has done nothing.
+            False without such a loop; nothing is changed then.
         """
         return False
 
@@ -56,11 +57,11 @@ class Factoriser:
         """Prepare decompositions of matrices with no more rows than columns; None if unsupported.
 
         Returns:
-            A function of the addresses of A's components; of how many elements lie from matrix to
-            matrix, row to row and column to column; of the addresses of contiguous results: values
-            [B, n], then of `eigh` V [B, n, n] twice, of `svd` U and V^T; of whether vectors are
-            wanted; of whether the matrix is a transpose, whose U and V^T change places. It
-            returns what each matrix ends as (`mcf.kernels.decomposition`).
+            A function of the addresses of A's components, the strides between matrices, rows and
+            columns, the addresses of contiguous results (values [B, n]; V [B, n, n] twice for
+            `eigh`, U and V^T for `svd`), whether to compute vectors, and whether the matrix is
+            transposed, so that U and V^T are exchanged. It returns the status of each matrix
+            (`mcf.kernels.decomposition`).
         """
         return None
 
@@ -155,6 +156,6 @@ class Factoriser:
             share: the exponent of a power of two.
 
         Returns:
-            What each matrix ended as, integers [B]; None where it has none, and has done nothing.
+            The status of each matrix, integers [B]; None without such a loop.
         """
         return None

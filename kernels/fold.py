@@ -8,12 +8,12 @@ definition, so that every executor, any number of threads and any vector length 
 2. Element i of a chunk belongs to lane i // (GROUP * STEP) * STEP + i % STEP: GROUP elements, STEP
    apart, are a lane's, so that a loop over lanes reads memory from one end to the other. A lane
    adds them as a tree, (t0 + t1) + (t2 + t3), and combines the trees in order.
-3. Element i of the rest belongs to lane i % LANES, which combines it with what it has.
+3. Element i of the rest belongs to lane i % LANES, which combines it with its partial sum.
 4. Lanes are halved: c of them become ceil(c / 2) by combining lane j with lane j + ceil(c / 2).
 5. Blocks are halved in the same way.
 
-A matrix product folds over the inner dimension as one lane: trees of GROUP terms while there are as
-many, then what is left, one by one.
+A matrix product folds over the inner dimension as one lane: trees of GROUP terms, then the
+remaining terms one by one.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Fold:
         name: for error messages and generated code.
         term: an algorithm of one tuple per operand; returns `state` registers.
         formats: the format of each operand.
-        components: how many components each operand has.
-        state: how many registers a partial sum has.
-        register: their format.
-        fixed: how many of the last operands have one element for each row.
+        components: the number of components of each operand.
+        state: the number of registers of a partial sum.
+        register: the format of these registers.
+        fixed: the number of trailing operands with one element per row.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Fold:
 
 
 def state_for(fmt: Format, terms: int, register: Format = FP64) -> int:
-    """Return how many registers a partial sum needs for results of `terms` components."""
+    """Return the number of registers of a partial sum for results of `terms` components."""
     if fmt == register:
         return max(2, terms)
     if register == FP32:

@@ -31,7 +31,7 @@ class FoldBound:
 
 
 def depth(length: int, lanes: int = LANES) -> int:
-    """Return how many combinations lie between a term's tree and the sum of `length` elements."""
+    """Return the number of combinations between a term's tree and the sum of `length` terms."""
     if lanes == 1:
         return -(-length // GROUP) + GROUP
     rows = -(-min(length, BLOCK) // lanes)
@@ -91,7 +91,7 @@ def fold_bound(
     Args:
         fmt: the components' format.
         terms: components of the operands and of the result.
-        length: how many terms there are.
+        length: the number of terms.
         lanes: LANES, or 1 for a matrix product.
         register: the format of the registers.
     """

@@ -20,7 +20,7 @@ class Format:
         emax: exponent of the largest finite number, (2 - 2**(1-p)) * 2**emax.
         dtype: the torch dtype that stores it, or None for a toy format (used in proofs by
             exhaustion; it has no storage and lives in float64 registers).
-        packed: how many numbers, neighbours in the last dimension, are in one element of a tensor;
+        packed: the number of neighbours in the last dimension that share one element of a tensor;
             the first in the lowest bits.
     """
 

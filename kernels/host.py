@@ -167,7 +167,7 @@ class Host:
     """Compile the algorithms into functions of Python floats.
 
     Args:
-        slots: functions that stand in for names that an algorithm leaves open, by name.
+        slots: functions for the undefined names of an algorithm, by name.
     """
 
     def __init__(self, slots: Mapping[str, Algorithm] | None = None) -> None:

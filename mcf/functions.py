@@ -2,20 +2,20 @@
 
 Every function takes
 
-- `MCFTensor`s, with plain tensors and numbers (as `mcf.tensor` takes them) beside them: the result
-  is an `MCFTensor`, with a derivative; promotion and broadcasting are those of operators. They are
-  the functions of torch of the same names.
-- tuples of 1 to 4 components, largest first, of one dtype and device, and plain tensors beside
-  them: the result is such a tuple, of as many components as the longest and of the same bits, and
-  has no derivative.
-- the elementary functions, plain tensors alone as well: the result is a plain tensor, rounded once
-  from the function of its values, with a derivative.
+- `MCFTensor`s, together with plain tensors and numbers (any that `mcf.tensor` accepts). The result
+  is an `MCFTensor`, with a derivative; promotion and broadcasting follow the operators. The
+  functions equal torch's functions of the same names.
+- tuples of 1 to 4 components, largest first, of one dtype and device, together with plain tensors.
+  The result is a tuple with as many components as the longest argument and the same bits, without a
+  derivative.
+- plain tensors alone, for elementary functions. The result is a plain tensor, rounded once from the
+  expansion, with a derivative.
 
-`mcf.bound` says how large errors can be. Infinities, NaN and signed zeros are as IEEE 754 and C99
-(Annex F) have them.
+`mcf.bound` returns error bounds. Infinities, NaN and signed zeros follow IEEE 754 and C99
+(Annex F).
 
-Raises, all of them: `TypeError` for a tuple beside an `MCFTensor`, for other dtypes, mixed dtypes
-or devices; `ValueError` for shapes that do not broadcast or a wrong number of components;
+Every function raises `TypeError` for a tuple with an `MCFTensor`, other dtypes, mixed dtypes or
+devices; `ValueError` for shapes that do not broadcast or a wrong number of components;
 `RuntimeError` for components that require grad while grad mode is on.
 """
 

@@ -55,7 +55,7 @@ def rows(
         release: gradients are freed as soon as they are used (`mcf.optim.GradientRelease`).
 
     Raises:
-        ValueError: for what is not a positive number.
+        ValueError: for an argument that is not positive and finite.
     """
     for name, value in (("params", params), ("gpus", gpus), ("bandwidth", bandwidth)):
         if not (math.isfinite(value) and value > 0):

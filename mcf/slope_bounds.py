@@ -20,7 +20,7 @@ from mcf.kernels.bounds import Guarantee
 # its own.
 Formula = Callable[[Real], float]
 
-# Error that underflow in steps may cost, in units of the smallest subnormal number.
+# Largest error from underflow in the steps, in units of the smallest subnormal number.
 UNDERFLOW = 4.0
 # Observed bounds in units of u^n; `tests/mcf/test_derivative_sweep.py` checks all functions.
 OBSERVED_UNITS = 64.0

@@ -1,11 +1,10 @@
-"""Numbers of 8 and 4 bits that optimizers store, rounded to one of two neighbours at random.
+"""Stochastic rounding to the 8-bit and 4-bit formats that optimizers store.
 
-A code is an integer from 0 to 255 or 15, which is what a register of the kernels holds. Rounding
-takes 16 random bits r, each value of which is as likely: it adds (r + 1/2) / 2**16 of the distance
-to the next number, and cuts. So a number of the format stays, the order of numbers is kept, what is
-stored is one of the two neighbours, and its mean over r is x rounded to nearest at 16 bits below
-the format's last one: |mean - x| <= 2**-17 of the distance between the neighbours (for numbers
-with a sign that and 2**-21 more).
+A code is an integer from 0 to 255 or 15 in a register of a kernel. Rounding adds (r + 1/2) / 2**16
+of the gap between the neighbours of x, where r is 16 uniform random bits, and truncates. It is
+monotonic in x, leaves numbers of the format unchanged and returns one of the two neighbours. Its
+mean over r is x rounded to nearest at 16 bits below the format's last bit: |mean - x| is at most
+2**-17 of the gap (2**-17 + 2**-21 for signed formats).
 
 - Unsigned, of 6 exponent bits and 2 of the significand: 0 and the normal numbers from 2**-60 to 10,
   with 3 bits of precision; code 255 is NaN. There are no subnormal numbers and no infinity.

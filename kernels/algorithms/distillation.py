@@ -18,20 +18,20 @@ from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
 def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
     """Return the algorithm (x,) -> `terms` components of the sum of the `count` floats in x.
 
-    With `partial` the floats are those of a partial sum, and only the first counts where it is not
-    finite: the rounding errors of an infinity are NaN.
+    With `partial` the floats are registers of a partial sum. If the first is not finite it is the
+    result, because the rounding errors of an infinity are NaN.
 
     1. Each float in turn is added to those before it, smallest first, by TwoSum (Shewchuk 1997,
        Grow-Expansion, doi:10.1007/PL00009321): the components no longer overlap, their sum is
-       exactly that of the floats, and zeros stand among them.
-    2. `terms` + 1 sweeps of TwoSum from the smallest to the largest, each over what the one before
-       left: sweep k leaves the leading component of the rest in place k, and zeros sink.
-    3. One pass of Fast2Sum from the largest on, one component farther than the result has, which
-       settles ties: that component is the last to be seen before it is dropped.
+       exact, and some may be zero.
+    2. `terms` + 1 sweeps of TwoSum go from the smallest to the largest: sweep k leaves the leading
+       component of the remainder at index k, and moves zeros to the end.
+    3. One pass of Fast2Sum goes from the largest to one component more than the result has. This
+       extra component resolves ties and is then dropped.
 
     With x the sum, |result - x| <= (u**terms + 2 u**(terms + 1)) |x| where no sum overflows;
-    `docs/numerics.md` has the proof. With a sweep less it would be 3/2 u for one component: the
-    sweep rounds to a tie what the rest then leads away from it.
+    `docs/numerics.md` has the proof. With one sweep less it would be 3/2 u for one component,
+    because the sweep may round to a tie that the remainder would have resolved.
     """
     names = [f"h{k}" for k in range(count)]
     unpack = f"{', '.join(names)} = x" if count > 1 else "h0 = x[0]"

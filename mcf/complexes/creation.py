@@ -134,7 +134,7 @@ def _split(value: Any) -> tuple[Any, Any]:
         return _text(value)
     found = None if isinstance(value, (Tensor, np.ndarray)) else parts(value)
     if found is None:
-        # Data that is not a real number either raises where it is parsed.
+        # Parsing raises an error for data that is not a real number either.
         return value, 0.0
     return found[0], 0.0 if found[1] is None else found[1]
 

@@ -51,7 +51,7 @@ class MCFComplexTensor:
 
     Attributes:
         real: the real part; it shares memory with the tensor.
-        imag: the imaginary part, likewise.
+        imag: the imaginary part, of the same kind.
     """
 
     __array_ufunc__ = None

@@ -37,11 +37,11 @@ def formula(
     It computes in the wider of the two formats, float64 or float32.
 
     Args:
-        program: what computes it.
+        program: the function that computes it.
         source: the format of the argument.
-        count: how many components it has.
+        count: the number of its components.
         target: the format of the result.
-        terms: how many components it has.
+        terms: the number of its components.
     """
 
     def compute(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:

@@ -43,10 +43,10 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
     """Return the function that prints one number, given its components.
 
     Args:
-        fmt: of the components.
-        exact: with as many digits as read back to them; else at most as many as all expansions of
-            the format hold.
-        options: what users set.
+        fmt: the format of the components.
+        exact: whether to print enough digits to read back the same components; else at most as many
+            as all expansions of the format hold.
+        options: the print options of the user.
     """
 
     def show(parts: Sequence[float]) -> str:
@@ -103,7 +103,7 @@ def brackets(
     Args:
         shape: of the tensor.
         rows: the components of each element that is shown (`shown`), in order.
-        show: how one is printed; None for what users set.
+        show: the format of an element; None for the user's print options.
         fmt: of the components.
         exact: as in `element`.
         indent: characters before the first bracket.

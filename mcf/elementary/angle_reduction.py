@@ -94,7 +94,7 @@ def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor
 
 
 def _limb() -> int:
-    """Return how many bits a digit of 1/(2 pi) has."""
+    """Return the number of bits of a digit of 1/(2 pi)."""
     return LIMB if format_of_work().format is FP64 else SHORT_LIMB
 
 

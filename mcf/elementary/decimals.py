@@ -66,7 +66,7 @@ def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Comp
     Args:
         x: contiguous components.
         fmt: their format.
-        terms: how many there are.
+        terms: the number of components.
         decimals: 1 to `MOST`.
     """
     found = steps.run(_STEP, fmt, decimals, (x,))

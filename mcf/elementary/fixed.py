@@ -124,7 +124,7 @@ def erfcx_series(t: Fraction, value: int, count: int) -> list[int]:
     """Return the Taylor coefficients of erfcx around t, given its value there.
 
     From w' = 2 x w - 2/sqrt(pi): (k + 1) a_{k+1} = 2 t a_k + 2 a_{k-1}. The recurrence loses bits,
-    which BITS has to spare.
+    but far fewer than BITS exceeds the result's.
     """
     p, q = t.as_integer_ratio()
     a = [value, 2 * p * value // q - two_over_root_pi()]

@@ -196,7 +196,7 @@ class Formula(NamedTuple):
         tables: the names of the tables that it reads.
         partial: whether it has an additional result, 1 for an element that needs a skipped step
             (`working.rare`), else 0.
-        results: how many other results it has.
+        results: the number of its other results.
     """
 
     function: FunctionType
@@ -225,7 +225,7 @@ def formula(
         compute: the program: arguments, format and number of components of the result.
         arguments: their names.
         fmt: the format of the components.
-        terms: how many components each argument has.
+        terms: the number of components of each argument.
         register: the format of the computation, float64 or float32.
         held: the format of the arguments, if it differs.
         count: the number of components passed to the program, by default the maximum of `terms`.

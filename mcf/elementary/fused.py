@@ -27,7 +27,7 @@ Compute = Callable[[tuple[Components, ...], Format, int], Components]
 
 
 class Program(NamedTuple):
-    """A function over tensors, the names of its arguments, and how many expansions it returns."""
+    """A function over tensors, its argument names, and the number of expansions it returns."""
 
     compute: Compute
     arguments: tuple[str, ...]
@@ -121,7 +121,7 @@ def declared(
 
     Args:
         found: the formula.
-        arguments: how many components each has.
+        arguments: the number of components of each argument.
         given: the format of the argument tensors.
         held: the format of the result tensors.
         fmt: the format to which `narrow` rounds in float32 registers; in float64 ones it is `held`.

@@ -26,7 +26,7 @@ class Sums:
         self._places: list[Tensor | None] = [first, *[None] * (terms - 1 + more)]
 
     def add(self, x: Tensor, place: int) -> None:
-        """Add a number to the float at a place, its rounding error to the next, and so on."""
+        """Add a number to the float at an index, its rounding error to the next, and so on."""
         last = len(self._places) - 1
         for k in range(place, last + 1):
             old = self._places[k]

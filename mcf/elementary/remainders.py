@@ -99,7 +99,7 @@ def exactly(arguments: Arguments, towards_zero: bool) -> Components:
     if len(y) > 2:
         (rest,) = collected((*floats, *minus(found)), 1)
     else:
-        # The last component tells what the others leave.
+        # If the last component is zero the others are the exact result.
         rest = found[-1]
     known = usual & (rest == 0)
     return (*signed(found, sign_of(down)), q * sign_of(other), known.to(found[0].dtype))

@@ -88,8 +88,8 @@ def at_node(
     Args:
         v: the distance from the node, in half-widths of its interval.
         degree: the degree of the first coefficient used; it has one component.
-        coefficient: returns the components of the coefficient of a degree, as many as asked for.
-        needed: returns how many components the coefficient of a degree is added in.
+        coefficient: (degree, count) -> that many components of the coefficient.
+        needed: maps a degree to the number of components of its coefficient.
         first: the degree from which on coefficients are at least twice the sum of the following
             ones,
             so that `absorb` can add them; None if there is none.

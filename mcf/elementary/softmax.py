@@ -86,8 +86,8 @@ def _less(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
     x, top, result, (exponent,) = given
     difference, _ = _difference(x, top)
     k = exponent.to(torch.int64)
-    # Apply the exponent: no term of a sum is smaller than log(1 + exp(-1100)), or matters next to
-    # eta.
+    # Apply the exponent: each term of a sum is at least log(1 + exp(-1100)), or negligible next
+    # to eta.
     total = scale_all(result, k)
     alone = difference[0] == 0
     left = ex.add(head(difference, len(result)), minus(total))

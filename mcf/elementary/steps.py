@@ -50,7 +50,7 @@ def kernel(
         step: the step.
         fmt: the function's format; that of the registers if neither arguments nor results have it.
         count: the number of components passed to the program.
-        terms: how many floats each argument has.
+        terms: the number of floats of each argument.
         register: the format of the registers.
     """
     given = fmt if step.enters else register

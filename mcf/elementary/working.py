@@ -24,7 +24,7 @@ _SPARE = 10
 
 
 def working_terms(fmt: Format, terms: int) -> int:
-    """Return how many components a function computes with: about 10 bits to spare."""
+    """Return the number of components of a computation: about 10 guard bits."""
     width = working().format
     if fmt is width:
         return min(terms + 1, TERMS)
@@ -164,7 +164,7 @@ def root(x: Components) -> Components:
 
 
 def sanitized(x: Components, good: Tensor, otherwise: float = 1.0) -> Components:
-    """Return x where it is good, elsewhere a number that is harmless for the computation."""
+    """Return x where `good` holds, elsewhere a harmless number."""
     return select(good, x, otherwise)
 
 

@@ -29,7 +29,7 @@ Format = tuple[torch.dtype, int, torch.device]
 def transform(x: Components, sign: int) -> Components:
     """Return the transform with exp(sign 2 pi i / n) along the second dimension.
 
-    `mcf.fourier.opaque_transforms` has it as one operator.
+    `mcf.fourier.opaque_transforms` registers it as one operator of torch.
 
     Args:
         x: components [2, n, columns], or [1, n, columns] of a real sequence.

@@ -22,20 +22,19 @@ def fused(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable
         fast = torch.compile(step, backend=mcf.fused)   # "mcf" where the package is installed
 
     Operations on expansions, sums and products along dimensions of at most 256 numbers, views,
-    copies and constants become statements on the numbers of one system, and those one kernel. If no
-    result of x[k, ...] depends on x[j, ...], then k counts systems, which are the lanes of the
-    kernel, as for `torch.func.vmap`; likewise for several leading dimensions. Operations without
-    statements, or beyond the limit of a kernel, run unchanged between kernels; the logger
-    "mcf.fusion" reports them. The torch executor has no kernels.
+    copies and constants become statements on the numbers of one system, and these become one
+    kernel. If no result of x[k, ...] depends on x[j, ...], then k counts systems, which are the
+    lanes of the kernel, as for `torch.func.vmap`; likewise for several leading dimensions.
+    Operations without statements, or beyond the limit of a kernel, run unchanged between kernels;
+    the logger "mcf.fusion" reports them. The torch executor has no kernels.
 
     The bits are those of the uncompiled function. Derivatives have kernels too, and shapes may be
-    dynamic:
-    each combination has a kernel.
+    dynamic: each combination has a kernel.
 
     Args:
-        graph: of Dynamo.
+        graph: the graph from Dynamo.
         inputs: the arguments of the first call.
-        options: those of `torch.compile`; there are none.
+        options: the options of `torch.compile`; must be empty.
 
     Raises:
         TypeError: for options.

@@ -84,7 +84,7 @@ INLINED = 8_000
 
 
 class TooLongError(Exception):
-    """There are more statements than a kernel may have."""
+    """Raised when a program has more statements than a kernel may have."""
 
 
 class Program:
@@ -94,8 +94,8 @@ class Program:
 
     Args:
         fmt: the format of all numbers, float32 or float64.
-        systems: how many systems there are.
-        most: how many operations of arithmetic there may be.
+        systems: the number of systems.
+        most: the largest number of arithmetic operations.
     """
 
     def __init__(self, fmt: Format, systems: int, most: int) -> None:
@@ -106,7 +106,7 @@ class Program:
         self._constants: dict[bytes, int] = {}
         self._known: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._functions: dict[str, Algorithm] = {}
-        # The tables that algorithms read, and conditions under which results are not usable.
+        # Tables that algorithms read, and masks of results that are not valid.
         self._tables: dict[str, None] = {}
         self._rare: list[int] = []
         self._statements: list[Statement] = []

@@ -61,8 +61,8 @@ class Kernel:
 
     Args:
         recorded: the stage.
-        given: operands like those of every call.
-        fmt: their format.
+        given: example operands.
+        fmt: the format of the operands.
     """
 
     def __init__(self, recorded: Recorded, given: Sequence[Any], fmt: Format) -> None:

@@ -24,9 +24,9 @@ class Input(NamedTuple):
     """An operand.
 
     Args:
-        codes: of a system's numbers, in the order of the elements.
+        codes: the codes of a system's numbers, in the order of the elements.
         core: see `core_of`.
-        systems: how many have numbers of their own in it; 1 where all share them.
+        systems: the number of systems with separate elements in it; 1 if all share its elements.
     """
 
     codes: list[int]
@@ -56,7 +56,7 @@ class Recorded(NamedTuple):
 
     Args:
         program: the statements of one system.
-        systems: how many there are.
+        systems: the number of systems.
         inputs: the operands that are tensors.
         outputs: the results.
     """
@@ -110,10 +110,10 @@ def record(stage: Stage, given: Sequence[Any], fmt: Format, longest: int, name: 
     """Record a stage for operands like these.
 
     Args:
-        stage: of a graph.
-        given: its inputs: tensors and integers.
+        stage: the stage of a graph.
+        given: example inputs, tensors and integers.
         fmt: the format of its numbers.
-        longest: how many operations of arithmetic there may be for a system.
+        longest: the largest number of arithmetic operations per system.
         name: for messages.
 
     Raises:

@@ -1,8 +1,8 @@
 """Proxies of tensors while a graph is recorded: the number and the system of each element.
 
-Two integer tensors have the tensor's shape: `codes` says which number of a system an element is,
-and `lanes` which system has it, or -1 if all systems share it. So PyTorch itself performs all
-movements of elements (views, copies, broadcasts, concatenations), on both tensors.
+Two integer tensors have the tensor's shape: `codes` has the index of an element in its system,
+and `lanes` the index of the system, or -1 if all systems share the element. So PyTorch itself moves
+elements (views, copies, broadcasts, concatenations), on both tensors.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Places(NamedTuple):
     """Elements of a tensor by system.
 
     Args:
-        shared: the flat indices of those that all systems share.
-        own: the flat indices [systems, count] of the others.
+        shared: the flat indices of elements that all systems share.
+        own: the flat indices [systems, count] of the other elements.
     """
 
     shared: Tensor

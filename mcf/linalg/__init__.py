@@ -12,14 +12,13 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
 - `eigh` and `svd` give |A V - V diag(w)| and |A V - U diag(s)| of at most 160 n u**terms |A|, n the
   lesser of rows and columns, and |V^T V - I| and |U^T U - I| of at most 160 n u**terms (Frobenius
   norms), for clusters, equal eigenvalues and deficient ranks too (`eigh` 208 n where rotations end
-  it; `docs/numerics.md` has what of that is proved; found are some n, and 34 n next to multiples
-  of the identity); |A - U diag(s) V^T| is within that too;
-  w and s are off by about as much. Components that a format's smallest number cuts off are lost
-  besides, here and in multipliers of `lu`.
-  The algorithm is one-sided Jacobi, first in float64 arithmetic and then all rotations at once as
-  matrix products (Ogita, Aishima 2018, doi:10.1007/s13160-018-0310-3), or one by one in expansions
-  where they are not small; no LAPACK, so that the bits are the same everywhere. Eigenvectors have
-  either sign. A matrix that is not finite raises `LinAlgError`.
+  it; `docs/numerics.md` lists the proofs; the observed factors are some n, and 34 n next to
+  multiples of the identity); |A - U diag(s) V^T| is within that too; w and s are off by about as
+  much. Components that a format's smallest number cuts off are lost besides, here and in
+  multipliers of `lu`. The algorithm is one-sided Jacobi, first in float64 arithmetic and then all
+  rotations at once as matrix products (Ogita, Aishima 2018, doi:10.1007/s13160-018-0310-3), or one
+  by one in expansions where they are not small; no LAPACK, so that the bits are the same
+  everywhere. Eigenvectors have either sign. A matrix that is not finite raises `LinAlgError`.
 - `pinv`, `matrix_rank`, `cond` and norms by singular values follow from these. The default `rtol`
   is max(m, n) times 2 u**terms, the epsilon of the expansion and not of its components.
 - `lstsq` without a driver solves by QR where R's diagonal says full rank, otherwise by singular

@@ -28,12 +28,12 @@ def in_real_products(
     """(A + iB)(C + iD) = [A, -B] [C; D] + i [A, B] [D; C].
 
     Args:
-        a: A, or whatever the functions take; likewise b, c, d.
+        a: A, or another argument of the functions; likewise b, c, d.
         b: B.
         c: C.
         d: D.
         minus: x -> -x.
-        beside: two matrices and a dimension -> both, one after the other.
+        beside: (two matrices, dimension) -> their concatenation.
         product: of two real matrices.
     """
     right = product(beside(a, minus(b), -1), beside(c, d, -2))

@@ -148,7 +148,7 @@ def _start(m: Components, positive: bool, numbers: Real) -> Components:
 
 
 def steps(terms: int) -> int:
-    """Return how many orthogonalisation steps a start needs, see `orthonormal`."""
+    """Return the number of orthogonalisation steps of a start, see `orthonormal`."""
     return 3 if terms > 3 else 2
 
 

@@ -48,7 +48,7 @@ def orthogonalize(
     if n < 2 or batch == 0:
         return x, ~done
     if n % 2:
-        # A zero row is orthogonal to all others, and a sweep ends with it in last place.
+        # Pad with a zero row: it is orthogonal to all others and last again after a full sweep.
         x = each(lambda c: torch.cat([c, c.new_zeros(batch, 1, columns)], 1), x)
     # The loop works in place, on a copy.
     rows = each(lambda c: c.clone(memory_format=torch.contiguous_format), x)

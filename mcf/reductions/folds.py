@@ -33,7 +33,7 @@ def register_of(x: Tensor) -> Format:
 
 
 def state_of(x: Tensor, terms: int) -> int:
-    """Return how many registers a partial sum of such components has."""
+    """Return the number of registers of a partial sum of such components."""
     return state_for(format_of(x.dtype), terms, register_of(x))
 
 

@@ -4,12 +4,12 @@ With t the exact result on the given components, a result r of `count` elements 
 
     |r - t| <= relative * |t| + of_terms * T + absolute
 
-T is the size of what is added up (`Row.size`). Nothing may overflow. Narrower formats than float64
-are multiplied in registers (`mcf.set_registers`): in those of float64 no product is below the range
-of its error, and what is below the format's own range is rounded to a multiple of the smallest
-subnormal number; where registers are no wider than components each such product costs half of that
-number (`Row.lost`). `polyval` has no absolute part there and with more than one component: no
-product may be below the range of its error. `docs/numerics.md` shows the same table.
+T is the size of the summed terms (`Row.size`). No operation may overflow. Narrower formats than
+float64 are multiplied in registers (`mcf.set_registers`). In float64 registers the error of no
+product underflows; results below the format's normal range are rounded to a multiple of the
+smallest subnormal number. In registers as wide as components each product that underflows adds an
+error of half that number (`Row.lost`). For `polyval` there, and with more than one component, the
+bound requires that no product's error underflows. `docs/numerics.md` shows the same table.
 """
 
 from __future__ import annotations
@@ -153,14 +153,14 @@ class Row:
     """One row of the table.
 
     Args:
-        operation: its name.
-        size: what T is.
-        formula: the bound to first order, with the letters of `docs/numerics.md`.
-        algorithm: its name.
-        source: where it is proved, for results whose steps are proved.
-        of: the bound for a format, a number of components, of elements, and the registers' format.
-        lost: what underflow costs where components are as wide as registers.
-        wide: up to how many components it is computed in registers.
+        operation: the name of the operation.
+        size: the definition of T.
+        formula: the bound to first order, in the notation of `docs/numerics.md`.
+        algorithm: the name of the algorithm.
+        source: the publication with the proof, for results whose steps are proved.
+        of: (format, components, elements, format of registers) -> bound.
+        lost: the error from underflow if components are as wide as registers.
+        wide: the largest number of components that is computed in registers.
     """
 
     operation: str

@@ -211,7 +211,11 @@ def test_out(executor: str, function: Callable[..., Tensor]) -> None:
             TypeError,
             "out must have layout torch.strided, got torch.sparse_coo",
         ),
-        (torch.ones(2, dtype=torch.bool, device="meta"), TypeError, "out has device meta"),
+        (
+            torch.ones(2, dtype=torch.bool, device="meta"),
+            TypeError,
+            "out must have device cpu, got meta",
+        ),
     ],
     ids=["tuple", "dtype", "shape", "layout", "device"],
 )

@@ -50,7 +50,7 @@ def integers(x: list[Tensor], dim: int, plan: Plan) -> Integers:
     Args:
         x: components, contiguous [rows, columns].
         dim: 1 to scale rows, 0 to scale columns.
-        plan: what they are residues of.
+        plan: the moduli.
     """
     shape = x[0].shape
     largest = torch.stack([c.abs().amax(dim, keepdim=True) for c in x]).amax(0)

@@ -127,7 +127,7 @@ class Batch:
 
     Args:
         first: the index of the first in `Plan.moduli`.
-        count: how many there are.
+        count: the number of them.
         digits: 2 for squares, else 1.
         down: the scalars of `residues`.
         back: the scalars of `gathered`.
