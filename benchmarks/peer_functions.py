@@ -26,9 +26,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.mcf.tensor import every_function as cases
-
 import mcf
+from tests.mcf.expansions import every_function as cases
 
 RIGHT, PARTLY, ROUNDED, REFUSED = "right", "in part", "rounded", "refused"
 BOUND = 2.0**-80

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from flint import acb, arb, ctx
-from tests.mcf.tensor import every_function
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -35,6 +34,7 @@ import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers import elementary, special
+from tests.mcf.expansions import every_function
 
 FORMATS = {fmt.name: fmt for fmt in (BF16, FP16, FP32, FP64)}
 # The smallest error that is allowed, in smallest subnormal numbers: of a few roundings there.

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from tests.mcf.tensor import every_function as functions
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,6 +30,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import mcf
 from tests.helpers.bits import bits
+from tests.mcf.expansions import every_function as functions
 
 # Formats of the samples, in turn.
 FORMS = ((torch.float64, 2), (torch.float32, 2), (torch.bfloat16, 3))
