@@ -73,4 +73,4 @@ def test_plan_refuses(option: str, value: str, capsys: Any) -> None:
         plan.main(["--params", "1e9", option, value])
     assert error.value.code == 2
     said = capsys.readouterr().err
-    assert f"{option[2:]}=" in said or "invalid int value" in said
+    assert f"{option[2:]} must be" in said or "invalid int value" in said
