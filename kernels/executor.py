@@ -233,6 +233,24 @@ class Executor(Factoriser, abc.ABC):
         digits.scatter_add_(1, digit + 1, (low >> DIGIT) + (high & _MASK))
         digits.scatter_add_(1, digit + 2, high >> DIGIT)
 
+    def picked(self, x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:
+        """Return the elements of tensors for which a mask of their shape holds, as vectors.
+
+        Returns:
+            None without a loop for them, or where a search for their indices is faster.
+        """
+        return None
+
+    def replaced(
+        self, x: Sequence[Tensor], mask: Tensor, source: Sequence[Tensor]
+    ) -> list[Tensor] | None:
+        """Return copies of tensors with a source's elements, in order, where a mask holds.
+
+        Returns:
+            None without a loop for them, or if the source has too few elements.
+        """
+        return None
+
     def square_sums(
         self, t: Tensor, first: Tensor, second: Tensor, high: int, low: int
     ) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import BLOCK, Fold
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba.loops import blocks_in_place, fold_loops, integer_sums, shared
+from mcf.kernels.numba.loops import blocks_in_place, fold_loops, integer_sums, picking, shared
 from mcf.kernels.numba.loops.element_loops import Table, build
 from mcf.kernels.numba.loops.matrices.factorisations import CpuFactoriser
 from mcf.kernels.numba.loops.one_row import OneRow
@@ -259,6 +259,16 @@ class Cpu(CpuFactoriser, Executor):
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""
         integer_sums.add_digits(x, exponent, digits, base)
+
+    def picked(self, x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:
+        """See `Executor`."""
+        return picking.picked(x, mask)
+
+    def replaced(
+        self, x: Sequence[Tensor], mask: Tensor, source: Sequence[Tensor]
+    ) -> list[Tensor] | None:
+        """See `Executor`."""
+        return picking.replaced(x, mask, source)
 
     def square_sums(
         self, t: Tensor, first: Tensor, second: Tensor, high: int, low: int

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.forks import forked
 from mcf.kernels.formats import format_of
-from mcf.kernels.numba.runtime import team
 from mcf.kernels.overlap import share, span
 
 MAX_TERMS = 4
@@ -158,7 +158,7 @@ _ALONE = 1 << 15
 
 def needs_pieces(target: Tensor) -> bool:
     """Return whether torch would wait for threads that only this process's parent had."""
-    return team.forked() and target.numel() > _ALONE and target.is_cpu
+    return forked() and target.numel() > _ALONE and target.is_cpu
 
 
 def write(targets: Sequence[Tensor], values: Sequence[Tensor], non_blocking: bool = False) -> None:

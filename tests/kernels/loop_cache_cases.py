@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mcf.kernels.numba.cache import files, objects
+from mcf.kernels import cache_files
+from mcf.kernels.numba.cache import objects
 from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.runtime import team
 
@@ -53,5 +54,5 @@ def entry(folder: Path) -> Path:
 def emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an empty cache, of which nothing is said yet."""
     monkeypatch.setenv("MCF_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(files, "_said", set())
+    monkeypatch.setattr(cache_files, "_said", set())
     return tmp_path / "cache" / "loops"

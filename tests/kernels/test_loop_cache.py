@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 import torch
 
-from mcf.kernels import operators
+from mcf.kernels import cache_files, operators
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.numba import cpu
-from mcf.kernels.numba.cache import files, objects
+from mcf.kernels.numba.cache import objects
 from mcf.kernels.numba.compile import emitted
 from mcf.kernels.numba.loops import element_loops
 from tests.helpers import assert_same_bits
 from tests.kernels.loop_cache_cases import adds, compilations, emptied
 
-pytestmark = pytest.mark.skipif(not files.available(), reason="no owners of files here")
+pytestmark = pytest.mark.skipif(not cache_files.available(), reason="no owners of files here")
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_loop_is_compiled_once(folder: Path) -> None:
 @pytest.mark.parametrize("value", ["", "0"])
 def test_switched_off(folder: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCF_CACHE_DIR", value)
-    assert files.root() is None
+    assert cache_files.root() is None
     assert [compilations() for _ in range(2)] == [1, 1]
     assert not folder.exists()
 
@@ -156,16 +156,16 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MCF_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert files.root() == tmp_path / ".cache" / "mcf"
+    assert cache_files.root() == tmp_path / ".cache" / "mcf"
     # Another user's home: with sudo, or in a container.
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert files.root() is None
+    assert cache_files.root() is None
     monkeypatch.undo()
     monkeypatch.delenv("MCF_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert files.root() == tmp_path / "mcf"
+    assert cache_files.root() == tmp_path / "mcf"
     monkeypatch.setenv("MCF_CACHE_DIR", "here")
-    assert files.root() == Path.cwd() / "here"
+    assert cache_files.root() == Path.cwd() / "here"
 
 
 def test_code_that_needs_the_process_is_not_loaded() -> None:
@@ -193,12 +193,12 @@ def test_code_that_needs_the_process_is_not_loaded() -> None:
 
 
 def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_OFTEN", 1)
+    monkeypatch.setattr(cache_files, "_OFTEN", 1)
     for k in range(8):
-        files.write(f"{k}", bytes(100))
+        cache_files.write(f"{k}", bytes(100))
         os.utime(folder / f"{k}", (k, k))
     # What is read becomes recent.
-    assert files.read("0") == bytes(100)
+    assert cache_files.read("0") == bytes(100)
     orphan, fresh = folder / ".orphan", folder / ".fresh"
     orphan.write_bytes(b"")
     os.utime(orphan, (0, 0))
@@ -211,11 +211,11 @@ def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPa
         unlink(path, **options)
 
     monkeypatch.setattr(os, "unlink", raced)
-    monkeypatch.setattr(files, "LIMIT", 800)
-    files.write("8", bytes(100))
+    monkeypatch.setattr(cache_files, "LIMIT", 800)
+    cache_files.write("8", bytes(100))
     assert {path.name for path in folder.iterdir()} == {"0", "5", "6", "7", "8", "4", ".fresh"}
-    monkeypatch.setattr(files, "FILES", 5)
-    files.write("9", b"")
+    monkeypatch.setattr(cache_files, "FILES", 5)
+    cache_files.write("9", b"")
     assert {path.name for path in folder.iterdir()} == {"0", "8", "9", ".fresh"}
 
 

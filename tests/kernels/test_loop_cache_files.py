@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from mcf.kernels.numba.cache import files, objects
+from mcf.kernels import cache_files
+from mcf.kernels.numba.cache import objects
 from tests.kernels.loop_cache_cases import adds, compilations, emptied, entry
 
-pytestmark = pytest.mark.skipif(not files.available(), reason="no owners of files here")
+pytestmark = pytest.mark.skipif(not cache_files.available(), reason="no owners of files here")
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_folder_in_a_files_place_leaves_no_descriptor_open(folder: Path) -> No
     assert compilations() == 1
     (folder / "key").mkdir()
     before = len(os.listdir("/proc/self/fd"))
-    assert [files.read("key") for _ in range(5)] == [None] * 5
+    assert [cache_files.read("key") for _ in range(5)] == [None] * 5
     assert len(os.listdir("/proc/self/fd")) == before
 
 

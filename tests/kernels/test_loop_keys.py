@@ -153,7 +153,8 @@ def test_files_that_change_while_a_process_runs(
     here, deeper = tmp_path / "numba" / "cache", tmp_path / "numba" / "loops" / "rows"
     here.mkdir(parents=True)
     deeper.mkdir(parents=True)
-    (tmp_path / "bind.py").write_text("")
+    for name in ("bind.py", "sealed_files.py"):
+        (tmp_path / name).write_text("")
     (here / "keys.py").write_text("")
     monkeypatch.setattr(keys, "__file__", str(here / "keys.py"))
     monkeypatch.setattr(keys, "_at_import", keys._files())

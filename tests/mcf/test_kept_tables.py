@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import kept, tables
-from mcf.kernels.numba.cache import files
+from mcf.kernels import cache_files
 
-pytestmark = pytest.mark.skipif(not files.available(), reason="no owners of files here")
+pytestmark = pytest.mark.skipif(not cache_files.available(), reason="no owners of files here")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from mcf.kernels.numba.cache import sealed
+from mcf.kernels import sealed_files
 
 # What object code may call: functions of the C library and of the compiler's own, whose names say
 # what they compute. LLVM ends the process where it does not find one.
@@ -47,12 +47,12 @@ class Native(NamedTuple):
 
 def packed(key: str, code: Code) -> bytes:
     """A file's content, see `sealed`."""
-    return sealed.packed(_MAGIC, key, {"symbol": code.symbol}, code.elf)
+    return sealed_files.packed(_MAGIC, key, {"symbol": code.symbol}, code.elf)
 
 
 def unpacked(key: str, data: bytes) -> Code | None:
     """What `packed` was given; None of anything else, and of what another key was given for."""
-    found = sealed.unpacked(_MAGIC, key, data)
+    found = sealed_files.unpacked(_MAGIC, key, data)
     return None if found is None else Code(found[0]["symbol"], found[1])
 
 

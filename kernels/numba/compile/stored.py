@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mcf.kernels.numba.cache import files, keys, objects
+from mcf.kernels import cache_files
+from mcf.kernels.numba.cache import keys, objects
 from mcf.kernels.numba.cache.objects import Code, Native
 from mcf.kernels.numba.compile import emitted, rewrite
 
@@ -38,8 +39,8 @@ def native(parts: tuple[Any, ...], make: Callable[[], tuple[Any, str]]) -> Nativ
     """
     global compiled
     with lock:
-        key = keys.key(*parts) if files.root() is not None else ""
-        data = files.read(key) if key else None
+        key = keys.key(*parts) if cache_files.root() is not None else ""
+        data = cache_files.read(key) if key else None
         code = objects.unpacked(key, data) if data is not None else None
         found = objects.load(code) if code is not None else None
         if found is not None:
@@ -52,7 +53,7 @@ def native(parts: tuple[Any, ...], make: Callable[[], tuple[Any, str]]) -> Nativ
         if code is None or found is None:
             return Native(library.get_pointer_to_function(symbol), library)
         if key and keys.holds():
-            files.write(key, objects.packed(key, code))
+            cache_files.write(key, objects.packed(key, code))
         return found
 
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from mcf.kernels.forks import forked
+
 # Below this many elements a second thread costs more than it saves. Arithmetic and sums of pairs
 # take half a nanosecond to one an element in the caches, so that this is 30 to 70 microseconds. To
 # wake one thread takes some 30, and of many processors the last comes later. Where others have the
@@ -33,9 +35,6 @@ _Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 _pool_lock = threading.Lock()
-
-# GNU OpenMP waits for ever in a forked child for the threads that its parent had.
-_forked = False
 
 
 @functools.cache
@@ -63,13 +62,8 @@ def _threads(size: int) -> ThreadPoolExecutor:
 
 def _after_fork() -> None:
     # The child has the pool object but none of its threads.
-    global _pool, _pool_lock, _forked
-    _pool, _pool_lock, _forked = None, threading.Lock(), True
-
-
-def forked() -> bool:
-    """Whether this process is a forked child, in which torch's threads are none."""
-    return _forked
+    global _pool, _pool_lock
+    _pool, _pool_lock = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -88,7 +82,8 @@ def run(address: int, data: int, threads: int) -> None:
     if threads <= 1:
         call(data)
         return
-    entry = None if _forked else _openmp()
+    # GNU OpenMP waits forever in a forked child for the threads that its parent had.
+    entry = None if forked() else _openmp()
     if entry is not None:
         entry(address, data, threads, 0)
         return
@@ -113,7 +108,7 @@ def announce() -> None:
 
     Another thread's number may come between: then it is that number, which changes no bit.
     """
-    entry = None if _forked else _openmp()
+    entry = None if forked() else _openmp()
     threads = 1 if entry is None else torch.get_num_threads()
     if threads != words[1]:
         if entry is not None:

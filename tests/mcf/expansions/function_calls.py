@@ -56,7 +56,7 @@ EXPECTED = (
     ),
     (
         r"(tensor_|unsafe_|h|v|d)?split.*|(unsafe_)?chunk|narrow|reshape_as|atleast_.d"
-        r"|broadcast_tensors|meshgrid\..*",
+        r"|broadcast_tensors|linalg\.diagonal|meshgrid\..*",
         "inference_mode.* (requires_grad|is_view_of_an_argument) of result .* is False",
         "torch says of views in inference mode that they require gradients; none is recorded",
     ),

@@ -14,8 +14,7 @@ from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.ops.arithmetic.componentwise import on_each
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, wrap
-from mcf.kernels.numba.loops import picking
-from mcf.kernels.registry import executor_for
+from mcf.kernels import registry
 
 aten = torch.ops.aten
 
@@ -34,8 +33,8 @@ def _masked(x: Any, mask: Any) -> MCFTensor | None:
     if dims == 0 or first.shape[:dims] != mask.shape or watched() or mask.requires_grad:
         return None
     parts = COMPONENTS[own["_terms"]](own)
-    if first.shape == mask.shape and executor_for(first.device) == "numba":
-        found = picking.picked(parts, mask)
+    if first.shape == mask.shape:
+        found = registry.on(first.device).picked(parts, mask)
         if found is not None:
             return wrap(found)
     places = torch.from_numpy(np.flatnonzero(mask.numpy()))
@@ -45,12 +44,8 @@ def _masked(x: Any, mask: Any) -> MCFTensor | None:
 
 
 def _plain_on_cpu(tensors: Sequence[Any]) -> bool:
-    """Whether tensors are nothing but numbers on the host, which loops of Numba's take."""
-    return (
-        all(type(c) is Tensor and c.device.type == "cpu" for c in tensors)
-        and not watched()
-        and executor_for(tensors[0].device) == "numba"
-    )
+    """Return whether all are plain CPU tensors that nobody traces."""
+    return all(type(c) is Tensor and c.device.type == "cpu" for c in tensors) and not watched()
 
 
 _scatter = aten.masked_scatter.default
@@ -77,26 +72,7 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     """x with the elements of a source, one after the other, where a mask holds."""
     a, s = aligned(x, source)
     if type(mask) is Tensor and _plain_on_cpu((*a, mask, *s)) and a[0].shape == mask.shape:
-        found = picking.replaced(a, mask, s)
+        found = registry.on(mask.device).replaced(a, mask, s)
         if found is not None:
             return wrap(found)
     return wrap([_scatter(c, mask, v) for c, v in zip(a, s, strict=True)])
-
-
-def item(x: Any, key: Any) -> Any:
-    """x[key] for a mask or for numbers of elements, which is no view; else NotImplemented."""
-    if type(key) is list and {*map(type, key)} == {int}:
-        # Torch makes a tensor of it, too, once for each component.
-        try:
-            key = torch.tensor(key, device=x.device)
-        except RuntimeError:
-            return NotImplemented
-    if type(x) is not MCFTensor or type(key) is not Tensor:
-        return NotImplemented
-    if key.dtype is torch.bool:
-        found = _masked(x, key)
-        return NotImplemented if found is None else found
-    if key.dtype is not torch.int64 or key.ndim == 0:
-        return NotImplemented
-    own = x.__dict__
-    return wrap([c[key] for c in COMPONENTS[own["_terms"]](own)])
