@@ -42,7 +42,7 @@ class _Refused(OSError):
 
 
 def available() -> bool:
-    """Whether this system can tell who may write a file, and open one from its folder."""
+    """Return whether this system tells who may write a file, and opens one from its folder."""
     return hasattr(os, "geteuid") and os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
@@ -68,7 +68,7 @@ def root() -> Path | None:
 
 
 def read(name: str) -> bytes | None:
-    """What the file of a name holds, or None."""
+    """Return the content of the file of a name, or None."""
     with suppress(OSError), _opened(create=False) as folder:
         # A pipe in its place is not waited for.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)

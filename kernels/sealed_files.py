@@ -1,4 +1,4 @@
-"""What files of the cache hold: a header and bytes, under a checksum and a key."""
+"""Pack a header and bytes of a cache file under a checksum and a key."""
 
 from __future__ import annotations
 

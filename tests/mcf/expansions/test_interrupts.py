@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mcf
 from mcf.expansions import components
 from mcf.expansions.launch import writing
-from mcf.kernels.numba.runtime import team
+from mcf.kernels import forks
 
 F64 = torch.float64
 
@@ -112,7 +112,7 @@ class _Sizes(TorchDispatchMode):
 @pytest.mark.parametrize("kind", ["contiguous", "turned", "strided", "number"])
 def test_a_forked_child_copies_in_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Caught mutants: turned ones, and one number for many, in one copy, which asks for threads."""
-    monkeypatch.setattr(team, "_forked", True)
+    monkeypatch.setattr(forks, "_forked", True)
     monkeypatch.setattr(components, "_ALONE", 8)
     target, value = torch.zeros(12, 14, dtype=F64), torch.arange(42, dtype=F64).view(6, 7)
     target = {"turned": target[:7, :6].mT, "strided": target[::2, ::2]}.get(
