@@ -36,7 +36,6 @@ class CpuFactoriser(Factoriser):
         sides: Sequence[Tensor] | None = None,
         determinant: Sequence[Tensor] | None = None,
     ) -> bool:
-        """See `Executor`."""
         more = sides, determinant
         elimination_loops.panel(spec, a, start, width, info, pivots, exchange, *more)
         return True
@@ -49,7 +48,6 @@ class CpuFactoriser(Factoriser):
         upper: bool,
         unit: bool,
     ) -> bool:
-        """See `Executor`."""
         elimination_loops.substitute(spec, a, x, upper, unit)
         return True
 
@@ -63,14 +61,12 @@ class CpuFactoriser(Factoriser):
         whole: bool = False,
         q: Sequence[Tensor] | None = None,
     ) -> bool:
-        """See `Executor`."""
         reflection_loops.panel(spec, r, start, v, t, whole, q)
         return True
 
     def rotate(
         self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
     ) -> Tensor:
-        """See `Executor`."""
         return rotation_loops.rotate(spec, x, width, counted, tolerance)
 
     def refine(
