@@ -41,7 +41,7 @@ def _files() -> str:
 
 
 def digest(*parts: Any) -> str:
-    """Return the SHA-256 of strings, bytes, numbers, formats, code objects or collections of them."""
+    """Return the SHA-256 of strings, bytes, numbers, formats, code objects or their collections."""
     found = hashlib.sha256()
     for part in parts:
         _add(found, part)

@@ -97,7 +97,7 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
 
 
 def elimination(spec: Elimination, text: str, letters: Mapping[str, int], own: str) -> Any:
-    """Compile the callback of an elimination; `letters` as in `rotations`, `own` name scratch memory."""
+    """Compile the callback of an elimination; `letters` as in `rotations`, `own` for scratch."""
     fmt, register = spec.format, spec.format.register
     settings = Settings(register, fmt, (("rc", fmt),))
     namespace: dict[str, Any] = {
