@@ -1,4 +1,4 @@
-"""The CPU executor: compiled loops over many tensors, on torch's number of threads."""
+"""The CPU executor: compiled loops over sets of tensors, on PyTorch's number of threads."""
 
 from __future__ import annotations
 

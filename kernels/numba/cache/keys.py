@@ -1,9 +1,9 @@
 """Keys of compiled loops: equal if and only if compilation would yield the same code.
 
-A loop depends on its generated source, on the algorithms that the source calls, on this package's
-primitives and rewrites, on the versions of Python, Numba and LLVM, and on the processor. Algorithms
-are hashed as code objects in memory, since tests and users create them at any time. The package is
-hashed by its files, since most of it is not imported when a loop is loaded.
+A loop depends on its generated source and the algorithms that this calls, and on this package's
+primitives and rewrites. It also depends on the versions of Python, Numba and LLVM, and on the
+processor. Algorithms are hashed as code objects in memory, since tests and users create them at any
+time. The package is hashed by its files, since most of it is not imported when a loop is loaded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Loads and stores of the CPU executor, as LLVM instructions.
 
 The generated loops read through raw addresses. LLVM would need a run-time overlap check for every
-pair of tensors and gives up vectorising beyond a few, so each access says that the tensors of one
-kernel do not overlap (alias scopes). The launcher guarantees that they do not.
+pair of tensors, and it does not vectorise with more than a small number of them. So each access
+declares by alias scopes that the tensors of one kernel do not overlap, which the launcher ensures.
 """
 
 from __future__ import annotations
@@ -272,9 +272,9 @@ def claim(context, address, i):
 def prefer_wide_vectors(context):
     """Ask LLVM for 512-bit vectors in the calling function, where the processor has them.
 
-    LLVM takes the number of lanes from the widest type in memory and a preferred width of 256 bits:
-    16 lanes of float32 registers in two halves for a loop over 16-bit tensors, but only 8 once a
-    float32 tensor or sum is in the loop, which costs half the speed.
+    LLVM takes the number of lanes from the widest type in memory and a preferred width of 256 bits.
+    A loop over 16-bit tensors has 16 lanes of float32 registers, in two halves. With a float32
+    tensor or sum in the loop there are only 8, at half the speed.
     """
 
     def generate(c, builder, signature, args):

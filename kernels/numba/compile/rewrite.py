@@ -11,8 +11,8 @@ that LLVM cannot see through.
 LLVM shifts two vectors of words, truncates each and joins them, in five instructions; one AVX-512
 shuffle selects the 16-bit parts of two vectors.
 
-*Long blocks in order.* LLVM's scheduler reorders a block of thousands of operations so that
-interleaved chains follow one another, out of reach of the processor's window.
+*Long blocks in order.* LLVM's scheduler reorders a block of thousands of operations. Interleaved
+chains then follow one another, out of reach of the processor's window.
 
 *Stores past the cache.* A line that a loop writes in full need not be read from memory before. LLVM
 has such stores only for aligned vectors, and it cannot prove alignment in a loop over elements.

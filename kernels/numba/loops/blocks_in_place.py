@@ -1,9 +1,10 @@
 """Loops whose results may overwrite operands: block by block through a workspace in cache.
 
 A loop's tensors must not overlap (`memory`). Each thread therefore computes a block of elements
-into a workspace of its own, by the same loop, and copies it out when the operands are no longer
-read. The workspace and the operands that it replaces are in the cache; no tensor is allocated. A
-workspace is rewritten again and again, so the loop's stores go through the cache for any size.
+into a workspace of its own, by the same loop. It copies the block out when the operands are no
+longer read. The workspace and the operands that it replaces are in the cache; no tensor is
+allocated. A workspace is rewritten again and again, so the loop's stores go through the cache for
+any size.
 """
 
 from __future__ import annotations

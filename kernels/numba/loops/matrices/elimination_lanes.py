@@ -2,8 +2,8 @@
 
 The steps are those of `elimination_text`, on whole matrices. Each step reads one kind of scratch
 memory and writes another, except for the number that it updates. `p` has panels and right-hand
-sides, `w` the subtrahend rows and their factors, `h` divisors and rows to be exchanged, `e` sizes
-of pivots, `f` the pivots' indices and the first bad one.
+sides, `w` the subtrahend rows and their factors, `h` divisors and rows to be exchanged. `e` has
+sizes of pivots, `f` the pivots' indices and the first bad one.
 """
 
 from __future__ import annotations

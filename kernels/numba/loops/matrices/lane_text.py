@@ -1,10 +1,10 @@
 """Common source of batches of small matrices, with one matrix per vector lane.
 
 A row of 3 numbers fills less than half of a vector, and its padding is computed in vain. With a
-large batch an item is therefore a block of matrices, and an operation on a number is done to that
-number of all of them: number e of matrix c of a block is element e WIDE + c of the scratch memory.
-A lane's content depends on no other lane, so the bits are those of a single matrix. Lanes after the
-last matrix repeat it, and are not stored.
+large batch an item is therefore a block of matrices, and a step operates on one number of all of
+them. Number e of matrix c of a block is element e WIDE + c of the scratch memory. A lane's content
+depends on no other lane, so the bits are those of a single matrix. Lanes after the last matrix
+repeat it, and are not stored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Generated source of a loop that sorts distinct words.
 
 Words are distributed by two digits of the upper bits in which they differ, the lower digit first
-(Knuth, The Art of Computer Programming 3, 5.2.5). A large number of words is distributed by one
-digit into bins that fit into the cache. Runs with equal digits are sorted by insertion if short,
-else by their remaining bits. Words that are in order already skip all of that.
+(Knuth, The Art of Computer Programming 3, 5.2.5). Larger inputs are distributed by one digit into
+bins that fit into the cache. Runs with equal digits are sorted by insertion if short, else by their
+remaining bits. Words that are in order already skip all of that.
 """
 
 from __future__ import annotations
