@@ -1,13 +1,13 @@
-"""Files that processes of one user share, in a folder that nobody else can write.
+"""Cache files shared by the processes of one user, in a folder that nobody else can write.
 
-What is in them is executed, so nothing is taken from a place that another user can write: the
-folder, the one in it, and the file are opened one from the other without following links, and each
-has to belong to this user and to be writable by no other. Folders further up may be links and may
-belong to others: a folder that passes is this user's own, with what this user wrote into it,
-wherever it has been moved.
+Their content is executed, so nothing is read from a path that another user can write. The cache
+folder, its subfolder and the file are opened one relative to the other without following links.
+Each has to belong to this user and to be writable by no other. Parent folders may be links and may
+belong to others: a folder that passes is this user's own, with this user's content, wherever it has
+been moved.
 
-A file comes into being complete, by a rename; of processes that write the same one any may win.
-Whatever goes wrong, what is asked for is not there.
+A file appears complete, by a rename; if several processes write one file, any may win. After any
+error the file counts as missing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Bytes and number of files beyond which the least recently used ones go.
+# Bytes and number of files above which the least recently used files are removed.
 LIMIT, FILES = 1 << 30, 50_000
-# How many of the files that a process writes it writes before it looks at these again.
+# A process checks these limits once per so many files that it writes.
 _OFTEN = 64
-# Seconds: a file's time says which day it was last used; a temporary file this old is an orphan.
+# Seconds: access times have a resolution of one day; a temporary file this old is an orphan.
 _DAY, _ORPHAN = 86400, 3600
-# A larger file is none of ours.
+# A larger file was not written by this module.
 _LARGEST = 1 << 26
 _FOLDER = "loops"
 
@@ -38,18 +38,19 @@ _written = itertools.count()
 
 
 class _Refused(OSError):
-    """A place that another user can write."""
+    """Raised for a path that another user can write."""
 
 
 def available() -> bool:
-    """Return whether this system tells who may write a file, and opens one from its folder."""
+    """Return whether this system reports file permissions and opens files relative to a folder."""
     return hasattr(os, "geteuid") and os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
 def root() -> Path | None:
-    """The folder of the cache, which need not exist; None where there is none.
+    """Return the cache folder, which need not exist; None if caching is disabled.
 
-    `MCF_CACHE_DIR`, where that is empty or 0 none; else `mcf` in `XDG_CACHE_HOME` or `~/.cache`.
+    The folder is `MCF_CACHE_DIR` (empty or 0 disables it), else `mcf` in `XDG_CACHE_HOME` or
+    `~/.cache`.
     """
     chosen = os.environ.get("MCF_CACHE_DIR")
     if not available() or chosen in ("", "0"):
@@ -60,7 +61,8 @@ def root() -> Path | None:
     if os.path.isabs(shared):
         return Path(shared, "mcf")
     home = os.path.expanduser("~")
-    # A process that runs for another user (sudo) would leave files there that are not the user's.
+    # A process that runs for another user (sudo) would leave files there that the user does not
+    # own.
     with suppress(OSError):
         if os.path.isabs(home) and os.stat(home).st_uid == os.geteuid():
             return Path(home, ".cache", "mcf")
@@ -68,12 +70,12 @@ def root() -> Path | None:
 
 
 def read(name: str) -> bytes | None:
-    """Return the content of the file of a name, or None."""
+    """Return the content of a cache file, or None."""
     with suppress(OSError), _opened(create=False) as folder:
-        # A pipe in its place is not waited for.
+        # Do not block on a named pipe.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         try:
-            # First of all: a folder, which can be opened too, is no file to read from.
+            # Check the type first: a folder can be opened as well.
             status = os.fstat(file)
             _check(status, stat.S_ISREG, f"{root()}/{_FOLDER}/{name}")
             if status.st_size > _LARGEST:
@@ -89,12 +91,12 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, data: bytes) -> None:
-    """Give the file of a name a content; where that cannot be nothing is left behind."""
+    """Write a cache file atomically; leave nothing behind on failure."""
     with suppress(OSError), _opened(create=True) as folder:
         temporary = f".{uuid.uuid4().hex}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
-            # Not flushed to the disk: what a crash cuts off has another checksum.
+            # Not flushed to disk: a file truncated by a crash fails its checksum.
             with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
                 stream.write(data)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -108,7 +110,7 @@ def write(name: str, data: bytes) -> None:
 
 @contextmanager
 def _opened(create: bool) -> Iterator[int]:
-    """The folder of the files, checked, as a descriptor."""
+    """Open the folder of the files as a descriptor, after checking it."""
     place = root()
     if place is None:
         raise FileNotFoundError
@@ -151,7 +153,7 @@ def _check(status: os.stat_result, kind: object, name: str) -> None:
 
 
 def _refuse(name: str, reason: str) -> None:
-    """Say once why compiled loops are not taken from a place."""
+    """Warn once why compiled loops are not read from a path."""
     if name not in _said:
         _said.add(name)
         _log.warning(
@@ -164,7 +166,7 @@ def _refuse(name: str, reason: str) -> None:
 
 
 def _prune(folder: int) -> None:
-    """Remove what was used least recently, down to three quarters of the limits."""
+    """Remove the least recently used files, down to three quarters of the limits."""
     now, found = time.time(), []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -180,7 +182,7 @@ def _prune(folder: int) -> None:
     for _, each, name in sorted(found):
         if size <= LIMIT * 3 // 4 and count <= FILES * 3 // 4:
             return
-        # Another process may have been first.
+        # Another process may have removed it first.
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
         size, count = size - each, count - 1

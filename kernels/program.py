@@ -18,8 +18,8 @@ import numpy as np
 from mcf.kernels.sequence import CALLS, HEAD, Bindable, Bound, bound, native_of
 
 _WORD = 8
-# Workspaces of up to _SMALL bytes are kept between calls. Larger ones are kept while those of all
-# programs together are below the limit `_spare`, since there may be thousands of programs.
+# Workspaces of up to _SMALL bytes are kept between calls. Larger ones are kept while the total of
+# all programs is below the limit `_spare`, since there may be thousands of programs.
 _SMALL, _spare = 1 << 12, 1 << 26
 
 
@@ -41,12 +41,12 @@ def _give_back(size: int) -> None:
 
 
 class Launch(NamedTuple):
-    """A launch that an executor has prepared, and the slots of its operands.
+    """A prepared launch, and the slots of its operands.
 
     Args:
-        call: the launch, of addresses, and of one more for a fold, where its sums go.
-        places: the numbers of what it takes, in its order.
-        out: that of the room for a fold's sums.
+        call: the launch, called with addresses, and for a fold with the address of its sums.
+        places: the slots of its operands, in order.
+        out: the slot of the workspace for a fold's sums.
     """
 
     call: Any
@@ -78,7 +78,7 @@ class Move(NamedTuple):
         elements: the number of elements of each tensor.
         index: int64 source indices; None for the same order.
         size: the bytes per element, one of `SIZES`.
-        to: bytes of what floats of 4 or 8 become, if they become others; 0 if not.
+        to: the bytes per element to which floats of 4 or 8 bytes are converted; 0 for none.
     """
 
     sources: Sequence[int]
@@ -131,7 +131,7 @@ class Within(NamedTuple):
 
 
 def native_words(name: str, text: str, head: list[int], addresses: list[int], keep: Any) -> Bound:
-    """Return a call of a native function whose table has parameters, addresses and a result entry.
+    """Return a call of a native function; its argument struct has parameters, addresses, a result.
 
     Args:
         name: the name of the function.
@@ -224,10 +224,9 @@ class Program(Bindable):
 
         Args:
             steps: the steps in order.
-            given: how many addresses a call supplies.
-            rooms: the bytes of each workspace; each is rounded up to whole 64-bit words, and they
-                are
-                adjacent in memory.
+            given: the number of addresses that a call supplies.
+            rooms: the bytes of each workspace; each is rounded up to whole 64-bit units. Workspaces
+                are adjacent in memory.
             fixed: fixed addresses.
             keep: the owners of the fixed addresses.
         """
@@ -276,7 +275,7 @@ class Program(Bindable):
         return Bound(function, place, (end, end), end, (self, found), at, self._threaded)
 
     def __call__(self, addresses: Sequence[int]) -> bool:
-        """Run the steps; return False if one counted elements whose results are not usable."""
+        """Run the steps; return False if one of them counted elements with unusable results."""
         found: tuple[int, array[int], Any] | None
         try:
             found = self._free.pop()

@@ -1,4 +1,4 @@
-"""Pack a header and bytes of a cache file under a checksum and a key."""
+"""Container format of cache files: a header and bytes with a checksum and a key."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def packed(magic: bytes, key: str, header: dict[str, Any], data: bytes) -> bytes:
-    """A file's content: a line of magic, a checksum of all the rest, a line of JSON, the data."""
+    """Pack a file: a magic line, a checksum of all that follows, a line of JSON, the data."""
     rest = json.dumps({"key": key, **header}).encode() + b"\n" + data
     return magic + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
 
 
 def unpacked(magic: bytes, key: str, content: bytes) -> tuple[dict[str, Any], bytes] | None:
-    """The header and data that `packed` was given; None of anything else, and of another key's."""
+    """Return the header and data of a file; None if it is invalid or has another key."""
     start = len(magic) + 65
     rest = content[start:]
     if content[:start] != magic + hashlib.sha256(rest).hexdigest().encode() + b"\n":

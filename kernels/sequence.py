@@ -2,7 +2,7 @@
 
 A launch from Python costs about ten times as much as a loop over one element. Launches with fixed
 addresses can be called by a native loop: each is the address of native code and of its argument
-table.
+struct.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Bindable(ABC):
 
 
 def bound(call: Any, *arguments: Any) -> Bound | None:
-    """Return the call of a prepared launch for these addresses; None without a table."""
+    """Return the call of a prepared launch for these addresses; None without an argument struct."""
     from mcf.kernels.numba.loops.element_loops import Table
     from mcf.kernels.numba.loops.fold_loops import OneFold
     from mcf.kernels.numba.loops.one_row import OneRow
@@ -85,8 +85,8 @@ def bound(call: Any, *arguments: Any) -> Bound | None:
     return Bound(function, found[0], (end, end + 8 * _WORD), counted, (call, found), at)
 
 
-# Header entries: number of addresses to copy, of calls and of given addresses, and whether a call
-# counted.
+# Header entries: number of addresses to copy, of calls and of supplied addresses, and whether a
+# call counted.
 HEAD = 4
 CALLS = """
 def kernel(data):
@@ -112,7 +112,7 @@ _natives: dict[tuple[str, str], Any] = {}
 
 
 def native_of(name: str, text: str) -> Any:
-    """Compile a source text that may call `_instructions`; cached, so its address stays valid."""
+    """Compile a source that may call `_instructions`; cached, so that its address stays valid."""
     key = name, text
     found = _natives.get(key)
     if found is None:
@@ -138,7 +138,7 @@ def _native_of(name: str, text: str) -> Any:
 
 
 def _instructions() -> dict[str, Any]:
-    """Return the functions that the texts call: narrower numbers, and code at an address."""
+    """Return the functions that the sources call: narrower numbers, and code at an address."""
     from llvmlite import ir
     from numba.core import types
     from numba.extending import intrinsic

@@ -1,4 +1,4 @@
-"""The CPU executor: compiled loops over many tensors, on torch's number of threads."""
+"""The CPU executor: compiled loops over sets of tensors, on PyTorch's number of threads."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from mcf.kernels.numba.runtime.team import SERIAL
 from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.tables import table_of
 
-# Loops that are on disk come back without Numba. Whether it can be had for others shows here, where
-# the registry can still choose another executor.
+# Loops on disk load without Numba. The import fails here if Numba is missing, where the registry
+# can still choose another executor.
 if importlib.util.find_spec("numba") is None:
     raise ModuleNotFoundError("No module named 'numba'", name="numba")
 
-# Elements per item: long enough to hide the loop's start, short enough to share among threads.
-# Independent of the number of threads, so that the sums have the same bits for any number.
+# Elements per item: large enough to hide the loop's start, small enough to share among threads. It
+# is independent of the number of threads, so that sums have the same bits for any number.
 ITEM = 16384
-# An element of a long formula counts as so many others: in arithmetic of pairs an element takes one
-# nanosecond, in the shortest of these formulas some 20. They sum nothing, so items may be shorter.
+# An element of a high-operation-count kernel counts as so many others: it takes 20 ns or more,
+# arithmetic of pairs 1 ns per element. Such kernels sum nothing, so items may be smaller.
 _LONG = 16
 
 _WORD = 8
@@ -47,10 +47,10 @@ _WORDS = len(Table._fields)
 
 
 class Launch(Prepared):
-    """A loop and the sizes of its rows of tensors; see `mcf.kernels.executor.Launch`."""
+    """A loop and the row sizes of its tensors; see `mcf.kernels.executor.Launch`."""
 
     def __init__(self, spec: Elementwise, sizes: Sequence[int]) -> None:
-        """See `run`; `sizes` are the numbers of elements of the rows."""
+        """Prepare the launch, see `run`; `sizes` are the numbers of elements of the rows."""
         self._loop = build(spec)
         self._spec = spec
         self._kind = np.float32 if spec.register == FP32 else np.float64
@@ -74,7 +74,7 @@ class Launch(Prepared):
         )
         self._large = only_written and streaming.worthwhile(moved * self._total)
         self._written = [k for k, f in enumerate(fields) if f.written]
-        # Of what is written and not read the bytes of each row, where one is large.
+        # Bytes per row of fields that are written and not read, if a row is large.
         sizes_of = {k: [int(fields[k].format.itemsize) * n for n in sizes] for k in self._written}
         self._new = [
             (k, row)
@@ -84,7 +84,7 @@ class Launch(Prepared):
         self._tables: dict[int, array[int]] = {}
 
     def _table(self, parts: int) -> array[int]:
-        """What a call's table begins as: its words, room for the addresses, the shares."""
+        """Return the initial argument struct: its fields, space for the addresses, the shares."""
         if parts not in self._tables:
             table = Table(0, *self._fixed, 0, 0, parts, 0)
             room = array("Q", bytes(_WORD * len(self._spec.fields) * self._length))
@@ -95,14 +95,14 @@ class Launch(Prepared):
     def run(
         self, addresses: Sequence[Sequence[int]], scalars: Any, live: Tensor | None = None
     ) -> Any:
-        """See `mcf.kernels.executor.Launch`; the sums are a NumPy array."""
+        """Run the loop, see `mcf.kernels.executor.Launch`; the sums are a NumPy array."""
         spec = self._spec
         if live is not None and not live.item():
             return np.zeros((self._length, spec.sum_count)) if spec.sums is not None else None
         items = len(self._owner)
         threads = torch.get_num_threads() if self._many else 1
         parts = max(1, min(threads, items))
-        # A copy, which threads of their own may change at the same time.
+        # A copy, since threads may modify it concurrently.
         table = self._table(parts)[:]
         place, fields = table.buffer_info()[0], len(addresses)
         end = _WORDS + fields * self._length
@@ -132,7 +132,7 @@ class Launch(Prepared):
         return total
 
     def row(self, scalars: Any) -> Callable[[list[int]], Any]:
-        """See `mcf.kernels.executor.Launch`."""
+        """Return the call for one row, see `mcf.kernels.executor.Launch`."""
         counts = self._spec.sums is not None
         if self._large or self._new or self._spec.sum_count != counts:
             return super().row(scalars)
@@ -144,37 +144,37 @@ class Launch(Prepared):
         return kind(self._loop, len(self._spec.fields), items, values, counts=counts)
 
     def in_place(self, scalars: Any) -> Callable[[list[int]], Sequence[range]] | None:
-        """See `mcf.kernels.executor.Launch`."""
+        """Return the call in place, see `mcf.kernels.executor.Launch`."""
         if self._length > 1 or not blocks_in_place.allows(self._spec):
             return None
         values = self._scalars(scalars)
         return blocks_in_place.InPlace(self._loop, self._spec, self._total, self._many, values)
 
     def _scalars(self, scalars: Any) -> Any:
-        """The scalars as the loop reads them; None where it has none."""
+        """Return the scalars in the loop's format; None if it has none."""
         return np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
 
     @functools.cached_property
     def one(self) -> Callable[[list[int]], Any]:
-        """`row` of a kernel without scalars."""
+        """Return `row` of a kernel without scalars."""
         return self.row(None)
 
     def _on_lines(self, addresses: Sequence[Sequence[int]]) -> bool:
-        """Whether all that is written begins where a line of the cache does."""
+        """Return whether all written operands are aligned to cache lines."""
         return all(a % streaming.LINE == 0 for k in self._written for a in addresses[k])
 
 
 _SCALARS, _SUMS = Table._fields.index("scalars"), Table._fields.index("sums")
 
 
-# A loop over small tensors meets few sizes, and to prepare costs as much as such a call.
+# Loops over small tensors see a small number of sizes, and preparing costs as much as such a call.
 @lru_cache(maxsize=256)
 def _prepared(spec: Elementwise, sizes: tuple[int, ...]) -> Launch:
     return Launch(spec, sizes)
 
 
 class Cpu(CpuFactoriser, Executor):
-    """Loops that Numba compiles once, and that are kept on disk."""
+    """Executor of loops that Numba compiles once and that are cached on disk."""
 
     name = "numba"
     devices = ("cpu",)
@@ -190,7 +190,6 @@ class Cpu(CpuFactoriser, Executor):
         scalars: Tensor,
         live: Tensor | None = None,
     ) -> Tensor | None:
-        """See `Executor`."""
         launch = _prepared(spec, tuple([row[0].numel() for row in rows]))
         if len(rows) == 1 and live is None and not spec.scalars:
             found = launch.one([t.data_ptr() for t in rows[0]])
@@ -203,33 +202,27 @@ class Cpu(CpuFactoriser, Executor):
         return None if sums is None else torch.from_numpy(sums)
 
     def prepare(self, spec: Elementwise, sizes: Sequence[int], device: torch.device) -> Launch:
-        """See `Executor`."""
         return Launch(spec, sizes)
 
     def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-        """See `Executor`."""
         return fold_loops.fold(spec, operands)
 
     def fold_within(
         self, spec: Fold, operands: list[list[Tensor]], least: float, most: float
     ) -> tuple[Tensor, bool] | None:
-        """See `Executor`."""
         return fold_loops.fold_within(spec, operands, least, most)
 
     def fold_columns(self, spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
-        """See `Executor`."""
         return fold_loops.columns(spec, x, count, inner)
 
     def fold_deviations(
         self, spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
     ) -> Tensor | None:
-        """See `Executor`."""
         return fold_loops.deviations(spec, x, centre, count, inner)
 
     def prepare_fold(
         self, spec: Fold, rows: int, length: int, device: torch.device
     ) -> Callable[[list[int], int], None] | None:
-        """See `Executor`."""
         if length > BLOCK or rows * length > SERIAL:
             return shared.long_fold(spec, rows, length)
         return fold_loops.one_fold(spec, rows, length)
@@ -237,27 +230,23 @@ class Cpu(CpuFactoriser, Executor):
     def prepare_product(
         self, spec: Fold, shape: tuple[int, int, int, int], device: torch.device
     ) -> Callable[[list[int], int], None] | None:
-        """See `Executor`; few elements are multiplied by one thread."""
+        """Prepare a product, see `Executor`; small ones run on the calling thread."""
         if math.prod(shape) > SERIAL:
             return shared.SharedProduct(spec, shape) if team.is_native() else None
         return fold_loops.one_product(spec, *shape)
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-        """See `Executor`."""
         return fold_loops.product(spec, left, right)
 
     def rows(self, task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
-        """See `Executor`."""
         return row_loops.run(task, shape, [t.data_ptr() for t in tensors])
 
     def prepare_rows(
         self, task: RowTask, shape: tuple[int, int], device: torch.device
     ) -> Callable[[list[int]], None] | None:
-        """See `Executor`."""
         return row_loops.FewRows(task, shape) if math.prod(shape) <= SERIAL else None
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
-        """See `Executor`."""
         integer_sums.add_digits(x, exponent, digits, base)
 
     def picked(self, x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:
@@ -273,7 +262,7 @@ class Cpu(CpuFactoriser, Executor):
     def square_sums(
         self, t: Tensor, first: Tensor, second: Tensor, high: int, low: int
     ) -> tuple[Tensor, Tensor]:
-        """See `Executor`; loops for 16-bit formats and float32."""
+        """Sum squares, see `Executor`; supports 16-bit formats and float32."""
         if t.dtype == torch.float64:
             return super().square_sums(t, first, second, high, low)
         found = integer_sums.square_sums(t, first.item(), second.item(), high, low)

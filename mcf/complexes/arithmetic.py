@@ -51,10 +51,10 @@ _Divide = node("Divide", _quotient, _backward)
 
 @untraced
 def divide(x: tuple[Any, Any], y: tuple[Any, Any]) -> MCFComplexTensor:
-    """x / y of parts, with a derivative; the imaginary one of x may be None.
+    """Return x / y by parts, with a derivative; the imaginary part of x may be None.
 
-    A zero y gives x / Re y by parts, which is infinite or NaN; an infinite one under a finite x
-    zeros. NaN else where a part is not finite, as in the product.
+    A zero y gives x / Re y by parts, which is infinite or NaN. An infinite y under a finite x gives
+    zeros. Otherwise the result is NaN where a part is not finite, as in the product.
     """
     a, b = x
     given = (a, 0.0 if b is None else b, *y)

@@ -70,9 +70,9 @@ def _log(real: Real) -> float:
 
     With p >= q, r = |z| and v = r^2 - 1 the error of v is at most e T, T = |p^2 - 1| + q^2. That of
     log1p(v) / 2 is then at most e T / (2 r^2 - 2 e T). T / 2r^2 <= log r for p >= 1. Otherwise it
-    is (1/r^2 - 1) / 2 + sin(a)^2 with tan a = q / p, at most 2.17 |log r| + 0.64 a for 1/2 <= r,
-    and so
-    2.27 |log z|. Elsewhere log p and log1p((q/p)^2) / 2 are at most twice and once |log r|.
+    is (1/r^2 - 1) / 2 + sin(a)^2 with tan a = q / p. For r >= 1/2 this is at most
+    2.17 |log r| + 0.64 a, and so 2.27 |log z|. Elsewhere log p and log1p((q/p)^2) / 2 are at most
+    twice and once |log r|.
     """
     e = composed(real("add"), real("add"), real("mul"), real("add"))
     e = composed(e, real("square"))

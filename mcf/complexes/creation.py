@@ -84,7 +84,7 @@ def complex_tensor(
             arrays, complex expansion tensors; nested lists of numbers and strings.
         terms: components of each part, 1 to 4; None for those of an expansion, else 2.
         dtype: of the components: bfloat16, float16, float32 or float64; complex64 and complex128
-            stand for the last two. None for that of an array or tensor, else torch's default dtype.
+            stand for the last two. None for that of an array or tensor, else PyTorch's default one.
         device: where to put it.
         requires_grad: whether autograd records what is done with both parts.
 

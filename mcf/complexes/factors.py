@@ -176,7 +176,7 @@ def _factored(a: Any) -> list[Any]:
 
 
 def _derivative(given: Any, out: Any, grads: Any) -> Any:
-    """L^-H (T + T^H) L^-1 / 2 with T the lower triangle of L^H gL, its diagonal halved and real."""
+    """Return L^-H (T + T^H) L^-1 / 2; T is tril(L^H gL), its diagonal halved and real."""
     low, g = out[0], grads[0]
     inner: Any = torch.tril(low.mH @ torch.tril(g))
     inner = (inner + torch.tril(inner, -1).mH) * 0.5
@@ -189,7 +189,7 @@ def _derivative(given: Any, out: Any, grads: Any) -> Any:
 
 @implements("linalg_cholesky_ex")
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
-    """L and info, as `torch.linalg.cholesky_ex`: the first minor that is not positive, or 0."""
+    """Return L and info, as `torch.linalg.cholesky_ex`: the first non-positive minor, or 0."""
     matrices("cholesky", A, square=True)
     found, info = differentiable(_factored, _derivative, A.mH if upper else A)
     errors("cholesky", info, check_errors)
@@ -199,9 +199,9 @@ def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> A
 
 @implements("linalg_cholesky", "cholesky")
 def cholesky(A: Any, *, upper: bool = False) -> Any:
-    """L with A = L L^H (U with A = U^H U), of a Hermitian positive-definite A.
+    """Return L with A = L L^H (U with A = U^H U) of a Hermitian positive-definite A.
 
-    Only that triangle of A is read, and of the diagonal the real part.
+    Only that triangle of A and the real part of the diagonal are read.
     |A - L L^H| <= c n u^terms |L||L^H|.
     """
     return cholesky_ex(A, upper=upper, check_errors=True)[0]

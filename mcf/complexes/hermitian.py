@@ -44,12 +44,10 @@ def eigh(A: Any, UPLO: str = "L") -> Any:
     """Return w, ascending, and V with A V = V diag(w), as `torch.linalg.eigh` from one triangle.
 
     Only the real part of the diagonal is read. The algorithm (complex rotations, then corrections
-    in
-    expansions) is that of real matrices (`mcf.linalg.eigen.decompose`):
+    in expansions) is that of real matrices (`mcf.linalg.eigen.decompose`). Its guarantees are
     |A V - V diag(w)| <= 208 n u^terms |A| and |V^H V - I| <= 104 n u^terms (Frobenius), also for
-    clusters
-    and equal eigenvalues, plus the rounding to the format. docs/numerics.md, Singular vectors,
-    lists what is proved.
+    clusters and equal eigenvalues. The rounding to the format is added. docs/numerics.md, Singular
+    vectors, lists the proved ones.
 
     Raises:
         LinAlgError: for a matrix that is not finite, or whose rotations do not become small.
@@ -116,10 +114,9 @@ def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> Any:
     """Return U, s (descending) and V^H with A = U diag(s) V^H, as `torch.linalg.svd`.
 
     The algorithm is that of real matrices in complex arithmetic (`mcf.linalg.singular.decompose`):
-    |A V - U diag(s)| <= c k u^terms |A|, |U^H U - I| and |V^H V - I| <= c k u^terms (Frobenius),
-    with k the
-    lesser side and c of docs/numerics.md, Singular vectors, also for equal singular values and
-    deficient ranks. The rounding to the format adds to that.
+    |A V - U diag(s)| <= c k u^terms |A|, |U^H U - I| and |V^H V - I| <= c k u^terms (Frobenius).
+    Here k is the lesser side, and docs/numerics.md, Singular vectors, has c. This includes equal
+    singular values and deficient ranks; the rounding to the format is added.
 
     Raises:
         LinAlgError: for a matrix that is not finite, or whose rotations do not become small.

@@ -296,7 +296,7 @@ def view_as_real(z: MCFComplexTensor) -> MCFTensor:
     return wrap(views)
 
 
-# What torch's modules and transforms ask of a tensor, or must not do with a complex one.
+# Attributes that PyTorch's modules and transforms read, or must not use on a complex tensor.
 
 
 def _no_parameter(z: MCFComplexTensor, value: Any) -> NoReturn:
@@ -308,7 +308,7 @@ def _no_parameter(z: MCFComplexTensor, value: Any) -> NoReturn:
 
 
 def _of_parts(parts: Any, context: Any) -> MCFComplexTensor:
-    """The tensor of the leaves of a tree, whatever a transform has made of them."""
+    """Rebuild the tensor from the leaves of a tree, of any type that a transform returns."""
     if any(isinstance(v, MCFComplexTensor) for v in parts):
         raise UnsupportedError(
             "a Jacobian of complex numbers with respect to complex ones: jacrev, jacfwd and "
@@ -318,11 +318,11 @@ def _of_parts(parts: Any, context: Any) -> MCFComplexTensor:
     return made(*parts)
 
 
-# `torch.nn.Parameter` says so of what is no plain tensor, and returns it.
+# `torch.nn.Parameter` sets this attribute of a custom tensor, and returns the tensor.
 method("_is_param", property(lambda z: False, _no_parameter))
-# Of a module's `load_state_dict`.
+# Read by a module's `load_state_dict`.
 method("is_meta", property(lambda z: z.real.is_meta))
-# torch.func's arguments and results: a tree of its parts.
+# Arguments and results of torch.func: a tree of its parts.
 register_pytree_node(
     MCFComplexTensor,
     lambda z: ([z.real, z.imag], None),

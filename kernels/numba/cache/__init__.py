@@ -1,1 +1,1 @@
-"""Keep compiled loops on disk: keys, files, checksums, object code."""
+"""On-disk cache of compiled loops: keys, files, checksums, object code."""

@@ -1,9 +1,9 @@
-"""Keys of compiled loops: equal where and only where the same code would be compiled again.
+"""Keys of compiled loops: equal if and only if compilation would yield the same code.
 
-A loop is made of its text, of the algorithms that the text calls, of this package's primitives and
-rewrites, by versions of Python, Numba and LLVM, for a processor. Algorithms are known by what they
-are in memory, code object by code object, for tests and users make more of them at any time; the
-package by its files, for most of it is not even imported where a loop is found.
+A loop depends on its generated source and the algorithms that this calls, and on this package's
+primitives and rewrites. It also depends on the versions of Python, Numba and LLVM, and on the
+processor. Algorithms are hashed as code objects in memory, since tests and users create them at any
+time. The package is hashed by its files, since most of it is not imported when a loop is loaded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mcf.kernels.bind import PRIMITIVE_NAMES, Algorithm
 from mcf.kernels.formats import Format
 from mcf.kernels.numba.runtime import processor
 
-# Variables of Numba that have no say in what it compiles.
+# Numba variables that do not affect the compiled code.
 _SILENT = ("NUMBA_CACHE_", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER")
 
 
 def _files() -> str:
-    """The digest of this package's files, "" where they are not there to be read."""
+    """Return the digest of this package's files, "" if they cannot be read."""
     numba = Path(__file__).parents[1]
     try:
         paths = [*sorted(numba.rglob("*.py")), numba.parent / "bind.py"]
@@ -42,7 +42,7 @@ def _files() -> str:
 
 
 def digest(*parts: Any) -> str:
-    """The SHA-256 of strings, bytes, numbers, formats, code objects and collections of those."""
+    """Return the SHA-256 of strings, bytes, numbers, formats, code objects or their collections."""
     found = hashlib.sha256()
     for part in parts:
         _add(found, part)
@@ -50,7 +50,7 @@ def digest(*parts: Any) -> str:
 
 
 def _add(found: Any, part: Any) -> None:
-    # Every part says its type and its length: no two lists of parts read the same.
+    # Every part states its type and length, so that no two lists of parts have the same bytes.
     if isinstance(part, (tuple, list)):
         found.update(b"(%d" % len(part))
         for each in part:
@@ -73,7 +73,7 @@ def _add(found: Any, part: Any) -> None:
 
 
 def _of_code(code: CodeType) -> list[Any]:
-    """All that says what a code object computes: not its place, nor the names of its file."""
+    """List all that determines the result of a code object, without file names and line numbers."""
     return [
         "code",
         [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags],
@@ -83,9 +83,9 @@ def _of_code(code: CodeType) -> list[Any]:
 
 
 def algorithm(function: Algorithm, slots: Iterable[tuple[str, Algorithm]] = ()) -> str:
-    """The digest of an algorithm and of all that it calls, as `mcf.kernels.bind.Binder` finds it.
+    """Return the digest of an algorithm and its callees, resolved as by `mcf.kernels.bind.Binder`.
 
-    Nothing is kept from call to call: what a name stands for may change.
+    Nothing is cached between calls: names may be rebound.
     """
     open_names = dict(slots)
     places: dict[Algorithm, int] = {}
@@ -129,13 +129,13 @@ def _versions() -> tuple[str, ...]:
         llvmlite.__version__,
         *(str(number) for number in llvm.llvm_version_info),
         llvm.get_process_triple(),
-        # An import of Numba checks NumPy's.
+        # Importing Numba checks NumPy's version.
         *(_version(package) for package in ("numba", "numpy")),
     )
 
 
 def _settings(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What Numba is told by variables and by the file that it reads in the current folder."""
+    """Return Numba's environment variables and the settings file in the current folder."""
     found = [
         (name, value)
         for name, value in sorted(environment.items())
@@ -147,13 +147,13 @@ def _settings(environment: Mapping[str, str]) -> list[tuple[str, str]]:
         return found
 
 
-# Numba reads them when it is imported.
+# Numba reads its settings when it is imported.
 _told = _settings(os.environ)
 _at_import = _files()
 
 
 def key(*parts: Any) -> str:
-    """The key of a loop that is made of these parts, "" where none can be given."""
+    """Return the key of a loop from its parts, "" if the package's files cannot be read."""
     if not _at_import:
         return ""
     mcf_version = str(getattr(sys.modules.get("mcf"), "__version__", ""))
@@ -162,5 +162,5 @@ def key(*parts: Any) -> str:
 
 
 def holds() -> bool:
-    """Whether this package's files are still those that keys were made of."""
+    """Return whether this package's files are unchanged since import."""
     return _files() == _at_import

@@ -1,4 +1,4 @@
-"""Object code of loops: what is kept of them in files, and how it comes back without Numba."""
+"""Object code of loops: its file format, and loading it without Numba."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import llvmlite.binding as llvm
 
 from mcf.kernels import sealed_files
 
-# What object code may call: functions of the C library and of the compiler's own, whose names say
-# what they compute. LLVM ends the process where it does not find one.
+# Functions that object code may call: those of the C library and of the compiler's runtime, whose
+# names determine their results. LLVM aborts the process if it does not find one.
 CALLABLE = frozenset(
     "memcpy memmove memset fma fmaf rint rintf sqrt sqrtf "
     "__extendhfsf2 __truncsfhf2 __gnu_h2f_ieee __gnu_f2h_ieee".split()
 )
 _MAGIC = b"mcf loop 1\n"
-# e_type of a relocatable file, sh_type of a table of symbols.
+# e_type of a relocatable file, sh_type of a symbol table.
 _RELOCATABLE, _SYMBOLS = 1, 2
 
 
 class Code(NamedTuple):
-    """A function `void(uint64)` in object code.
+    """Object code of a function `void(uint64)`.
 
     Args:
-        symbol: its name there.
+        symbol: name of the function.
         elf: the object file.
     """
 
@@ -34,11 +34,11 @@ class Code(NamedTuple):
 
 
 class Native(NamedTuple):
-    """A function that can be called.
+    """A loaded native function.
 
     Args:
         address: of the function.
-        keep: the function goes with this object.
+        keep: object that owns the function's memory.
     """
 
     address: int
@@ -46,18 +46,18 @@ class Native(NamedTuple):
 
 
 def packed(key: str, code: Code) -> bytes:
-    """A file's content, see `sealed`."""
+    """Return the content of a cache file, see `sealed_files`."""
     return sealed_files.packed(_MAGIC, key, {"symbol": code.symbol}, code.elf)
 
 
 def unpacked(key: str, data: bytes) -> Code | None:
-    """What `packed` was given; None of anything else, and of what another key was given for."""
+    """Return the code in a cache file; None if the content is invalid or has another key."""
     found = sealed_files.unpacked(_MAGIC, key, data)
     return None if found is None else Code(found[0]["symbol"], found[1])
 
 
 def undefined(elf: bytes) -> set[str] | None:
-    """The names that object code needs from elsewhere; None of what is no ELF of 64 bits."""
+    """Return the undefined symbols of object code; None if it is no 64-bit ELF file."""
     try:
         magic, kind = struct.unpack_from("<6s10xH", elf)
         if magic != b"\x7fELF\x02\x01" or kind != _RELOCATABLE:
@@ -70,7 +70,7 @@ def undefined(elf: bytes) -> set[str] | None:
             if what != _SYMBOLS:
                 continue
             strings = sections[link][4]
-            # The first symbol is none.
+            # The first symbol is null.
             for place in range(start + each, start + length, each):
                 name, _, _, section = struct.unpack_from("<IBBH", elf, place)
                 if section == 0:
@@ -82,8 +82,8 @@ def undefined(elf: bytes) -> set[str] | None:
 
 
 def target() -> Any:
-    """LLVM's target for this process."""
-    # Older ones want it, newer ones refuse it.
+    """Return LLVM's target of this process."""
+    # Older versions of llvmlite need the call, newer ones reject it.
     with contextlib.suppress(RuntimeError):
         llvm.initialize()
     llvm.initialize_native_target()
@@ -92,13 +92,13 @@ def target() -> Any:
 
 
 def load(code: Code) -> Native | None:
-    """Object code as a function; None where it needs what it may not, or what is not there."""
+    """Load object code as a function; None if a symbol is not allowed or is missing."""
     needed = undefined(code.elf)
     if needed is None or not needed <= CALLABLE:
         return None
     machine = target().create_target_machine(jit=True)
-    # One of its own for each: in all processes together names are not unique. Its memory is one
-    # block, since code may address constants by a distance of 32 bits.
+    # One library per loop: symbol names are not unique across processes. Its memory is one block,
+    # since code may address constants by an offset of 32 bits.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
     if any(llvm.address_of_symbol(name) is None for name in needed):
         return None

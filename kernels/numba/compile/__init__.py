@@ -1,1 +1,1 @@
-"""Compile algorithms and loops to machine code by LLVM."""
+"""Compilation of algorithms and loops to machine code by LLVM."""

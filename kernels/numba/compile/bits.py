@@ -1,4 +1,4 @@
-"""Loads and stores of integers of fewer bits than registers have, as LLVM instructions."""
+"""LLVM loads and stores of integers narrower than registers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _I64 = ir.IntType(64)
 
 @functools.cache
 def loading(bits: int) -> Any:
-    """Intrinsic (address, i) -> integer i of so many bits, without a sign."""
+    """Return the intrinsic (address, i) -> unsigned integer i of `bits` bits."""
     kind = ir.IntType(bits)
 
     @intrinsic
@@ -30,7 +30,7 @@ def loading(bits: int) -> Any:
 
 @functools.cache
 def storing(bits: int) -> Any:
-    """Intrinsic (address, i, value): store the lower bits of a value as integer i."""
+    """Return the intrinsic (address, i, value) that stores a value's lower bits as integer i."""
     kind = ir.IntType(bits)
 
     @intrinsic
@@ -47,7 +47,7 @@ def storing(bits: int) -> Any:
 
 @functools.cache
 def advancing(bits: int) -> Any:
-    """Intrinsic (address, i) -> the address of element i of so many bits."""
+    """Return the intrinsic (address, i) -> address of element i of `bits` bits."""
 
     @intrinsic
     def advance(context, address, i):

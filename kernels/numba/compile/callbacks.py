@@ -1,8 +1,8 @@
-"""Callbacks void(uint64) compiled by Numba, up to LLVM's text: no machine code is made of it.
+"""Callbacks void(uint64) that Numba compiles to LLVM IR, without machine code.
 
-`numba.cfunc` makes machine code at once, of which nothing is used: what runs is the object code of
-a file of its own (`stored`), whose text has been rewritten by then. To make it took a quarter of
-LLVM's time.
+`numba.cfunc` emits machine code immediately, which would be unused: the code that runs is a
+separate object file (`stored`), emitted after its IR has been rewritten. Emitting the unused code
+took a quarter of LLVM's time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from numba.core.compiler_lock import global_compiler_lock
 
 
 class Library(JITCodeLibrary):
-    """Numba's library of one callback, without machine code until somebody asks for an address."""
+    """Numba's library of one callback, which emits machine code only when an address is queried."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        # The passes over the whole module do all of that again, inlined.
+        # The passes over the whole module repeat all of that after inlining.
         ll_module.data_layout = self._codegen._data_layout
 
     def _finalize_final_module(self) -> None:
@@ -31,7 +31,7 @@ class Library(JITCodeLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """The address of a function, which may call Python's interpreter."""
+        """Return the address of a function, which may call Python's interpreter."""
         self._ensure_finalized()
         self._add()
         address: int = super().get_pointer_to_function(name)
@@ -47,8 +47,8 @@ class Callback(NamedTuple):
     """A compiled function.
 
     Args:
-        library: Numba's.
-        name: of the function there.
+        library: Numba's library.
+        name: of the function in the library.
     """
 
     library: Any
@@ -57,7 +57,7 @@ class Callback(NamedTuple):
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without looks for garbage among the many small objects of a compilation, few of which are."""
+    """Disable garbage collection during a compilation, whose objects are nearly all live."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -70,7 +70,7 @@ def _uncollected() -> Iterator[None]:
 @global_compiler_lock
 @_uncollected()
 def compiled(function: Callable[[int], None]) -> Callback:
-    """A function void(uint64) as a callback, whose divisions by zero are IEEE's."""
+    """Compile a function void(uint64) as a callback with IEEE division by zero."""
     target = registry.cpu_target
     flags = compiler.Flags()
     target.options.parse_as_flags(flags, {"error_model": "numpy"})

@@ -1,6 +1,6 @@
 """Numba's part of a loop: primitives, the algorithms bound to them, and the compilation.
 
-Imported where a loop has to be compiled, and not before: Numba's compiler takes a while.
+It is imported only when a loop has to be compiled, since importing Numba's compiler is slow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mcf.kernels.row_tasks import RowTask
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
-    """The callback of a declaration: of its `element_loops.source`, where CHUNK is `chunk`."""
+    """Compile the callback of an `element_loops.source`, with CHUNK equal to `chunk`."""
     register = spec.register
     codes = {code.field for code in spec.codes}
     payloads = any(f.format != BF16 and f.name not in codes for f in spec.fields)
@@ -75,7 +75,7 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
 
 
 def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
-    """The callback of a fold: of one of its texts, over these numbers."""
+    """Compile the callback of one generated source of a fold, with these sizes as constants."""
     register = spec.register
     settings = Settings(register, register, (("rc", register),))
     algorithms = {"term": spec.term, "merge": spec.merge, "combine": spec.combine}
@@ -83,7 +83,7 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
     count = sum(spec.components) + 2
-    # A lane which a loop reads and another which it writes never coincide there.
+    # A lane that a loop reads and a lane that it writes never overlap here.
     namespace["lane"] = memory.loading(register, register, count - 1, count)
     namespace["store"] = memory.storing(register, register, count - 1, count)
     namespace["peek"] = memory.loading(register, register, count - 2, count)
@@ -97,7 +97,7 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
 
 
 def elimination(spec: Elimination, text: str, letters: Mapping[str, int], own: str) -> Any:
-    """The callback of an elimination; `letters` as in `rotations`, `own` are of scratch memory."""
+    """Compile the callback of an elimination; `letters` as in `rotations`, `own` for scratch."""
     fmt, register = spec.format, spec.format.register
     settings = Settings(register, fmt, (("rc", fmt),))
     namespace: dict[str, Any] = {
@@ -111,7 +111,7 @@ def elimination(spec: Elimination, text: str, letters: Mapping[str, int], own: s
 
 
 def reflection(spec: Reflection, text: str, letters: Mapping[str, int]) -> Any:
-    """The callback of the reflections of a panel; `letters` as in `rotations`."""
+    """Compile the callback of the reflections of a panel; `letters` as in `rotations`."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
@@ -132,7 +132,7 @@ def reflection(spec: Reflection, text: str, letters: Mapping[str, int]) -> Any:
 
 
 def rotations(spec: Rotations, text: str, letters: Mapping[str, int]) -> Any:
-    """The callback of Jacobi's sweeps; `letters` are components of kinds of numbers."""
+    """Compile the callback of Jacobi's sweeps; `letters` are component counts by operand letter."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
@@ -155,7 +155,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[st
     Args:
         task: the declaration.
         text: the source of the loop.
-        letters: the number of components of each kind of number.
+        letters: the number of components by operand letter.
         sizes: the constants that the source names.
     """
     settings = Settings(FP64, FP64, (("rc", FP64),))
@@ -175,7 +175,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[st
         namespace["key"] = inlining.algorithm(settings, task.key)
     if task.network is not None:
         namespace["network"] = inlining.algorithm(settings, task.network)
-    # Components that are moved as they are: those of 16 bits as the upper bits of float32.
+    # Components that are moved without arithmetic; 16-bit ones as the upper bits of float32.
     carried, register = (FP64, FP64) if task.format == FP64 else (FP32, FP32)
     kinds = {
         "r": (task.keys, FP64),
@@ -188,7 +188,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[st
         settings = settings._replace(roundings=(("narrow", narrow.format),))
         namespace["enter"] = inlining.algorithm(settings, narrow.enter)
         namespace["leave"] = inlining.algorithm(settings, narrow.leave)
-        # What is read, what is written, and either on its way.
+        # Operands, results and intermediate buffers.
         held |= dict.fromkeys("xy", (narrow.count, narrow.format, FP64))
         held["w"] = narrow.count, FP64, FP64
     namespace |= _accesses(FP64, held)
@@ -202,10 +202,10 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[st
 
 
 def peaks(text: str, letters: Mapping[str, tuple[int, Format]], moved: int, keys: Format) -> Any:
-    """The callback of extremes by what is looked at first; `letters` are components and formats.
+    """Compile the callback of extremes by key; `letters` are components and formats.
 
-    `moved` is the word that says of how many tensors what is at the extremes' places is wanted,
-    `keys` the format of what is looked at.
+    `moved` is the field of the argument struct that counts the tensors gathered at the extremes'
+    indices. `keys` is the format of the keys.
     """
     namespace: dict[str, Any] = {
         "load": memory.loading(FP64, FP64, 0, 1),
@@ -223,7 +223,7 @@ def peaks(text: str, letters: Mapping[str, tuple[int, Format]], moved: int, keys
 
 
 def refinement(spec: Refinement, text: str, letters: Mapping[str, int]) -> Any:
-    """The callback of corrections of an orthogonal matrix; `letters` as in `rotations`."""
+    """Compile the callback of refinements of an orthogonal matrix; `letters` as in `rotations`."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
@@ -266,9 +266,9 @@ def decomposition(spec: Decomposition, text: str, letters: Mapping[str, int]) ->
 def _accesses(
     register: Format, operands: Mapping[str, tuple[int, Format] | tuple[int, Format, Format]]
 ) -> dict[str, Any]:
-    """Loads and stores of the components of operands, none of which overlaps another.
+    """Return loads and stores of the components of operands that do not overlap.
 
-    An operand's registers may be of a format of their own.
+    An operand's registers may have a format of their own.
     """
     total = sum(count for count, *_ in operands.values())
     found: dict[str, Any] = {}
@@ -297,7 +297,7 @@ def _common() -> dict[str, Any]:
 
 
 def callback(text: str, filename: str, names: Mapping[str, Any]) -> callbacks.Callback:
-    """The function `kernel` of a text over some names, as a callback void(uint64)."""
+    """Compile the function `kernel` of a source in a namespace as a callback void(uint64)."""
     namespace = _common() | names
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     exec(compile(text, filename, "exec", dont_inherit=True), namespace)

@@ -1,11 +1,10 @@
-"""A loop as object code, made without Numba's engine, with its constants at hand.
+"""Emit a loop as object code outside Numba's engine, with constants next to the code.
 
-Numba's engine addresses constants by 64 bits, since it does not know where their memory will lie:
-each takes a scalar instruction and one of a vector's registers, and where those run out LLVM puts
-constants on the stack inside the loop. An object file of its own has code and constants next to
-each other: an instruction names a constant by its distance and broadcasts it, so that it needs no
-register. The step of `precision="4bit"` moves 47 vectors to the stack for each 64 elements
-otherwise, and 15 so.
+Numba's engine addresses constants by 64 bits, since their memory may lie anywhere. Each constant
+takes a scalar instruction and a vector register, and LLVM spills constants to the stack inside the
+loop when registers run out. A separate object file places code and constants next to each other: an
+instruction addresses a constant by its offset and broadcasts it, without a register. The step of
+`precision="4bit"` spills 15 vectors for each 64 elements instead of 47.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from mcf.kernels.numba.runtime import processor
 
 @functools.cache
 def machine(name: str, features: str) -> Any:
-    """What emits object code for a processor."""
+    """Return the target machine that emits object code for a processor."""
     return objects.target().create_target_machine(
         cpu=name, features=features, opt=3, reloc="pic", codemodel="small"
     )
 
 
 def emit(text: str) -> bytes:
-    """The object code of a module."""
+    """Emit the object code of a module."""
     module = llvm.parse_assembly(text)
     module.verify()
     code: bytes = machine(processor.name(), processor.features()).emit_object(module)
@@ -36,12 +35,12 @@ def emit(text: str) -> bytes:
 
 
 class Emitted:
-    """What `stored` and tests need of one of Numba's libraries, for a module's text.
+    """Subset of a Numba library's interface that `stored` and tests need, for rewritten IR.
 
     Args:
-        text: of the module, optimised.
-        library: of Numba's, whose loop was rewritten.
-        name: of the loop there.
+        text: the module's optimised IR.
+        library: the Numba library of the loop before rewriting.
+        name: of the loop in the library.
     """
 
     def __init__(self, text: str, library: Any, name: str) -> None:
@@ -49,11 +48,11 @@ class Emitted:
         self.has_dynamic_globals = library.has_dynamic_globals
 
     def get_llvm_str(self) -> str:
-        """The module's text."""
+        """Return the module's IR."""
         return self._text
 
     def get_pointer_to_function(self, name: str) -> int:
-        """The address of the loop; of the one that was not rewritten where this needs Python."""
+        """Return the loop's address, or the original loop's if the rewritten one needs Python."""
         self.native = objects.load(objects.Code(name, emit(self._text)))
         if self.native is not None:
             return self.native.address

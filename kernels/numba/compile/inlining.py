@@ -1,4 +1,4 @@
-"""Functions written by a `Trace` that Numba can call: their instructions stand where it does."""
+"""Numba intrinsics that inline the instructions written by a `Trace`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _TYPES = {
 
 
 def _kind(x: Any) -> Any:
-    """Numba's type of a value, or of a tuple of them."""
+    """Return Numba's type of a value, or of a tuple of values."""
     if isinstance(x, tuple):
         return types.BaseTuple.from_types([_kind(each) for each in x])
     return next(n for n, kind in _TYPES.items() if kind == x.kind)
 
 
 def _given(trace: Trace, kind: Any, x: Any) -> Any:
-    """What Numba holds as values; where it holds nothing yet, something in its place."""
+    """Wrap Numba's values for the trace; use placeholders where Numba has none yet."""
     if isinstance(kind, types.BaseTuple):
         cells = [None if x is None else trace.builder.extract_value(x, k) for k in range(len(kind))]
         return tuple(_given(trace, t, c) for t, c in zip(kind.types, cells, strict=True))
@@ -41,18 +41,18 @@ def _returned(trace: Trace, x: Any) -> Any:
 
 
 def _held(context: Any, builder: Any, x: Any) -> Any:
-    """Values as Numba holds them."""
+    """Unwrap values of a trace for Numba."""
     if not isinstance(x, tuple):
         return x.parts[0]
     return context.make_tuple(builder, _kind(x), [_held(context, builder, v) for v in x])
 
 
 def inlined(settings: Settings, make: Callable[[Trace], Callable[..., Any]]) -> Any:
-    """What Numba can call, and whose instructions stand where it is called.
+    """Return an intrinsic whose instructions are written at the call.
 
     Args:
         settings: of the trace.
-        make: of a trace the function on its values.
+        make: returns the function on a trace's values.
     """
 
     def run(builder: Any, given: Any, x: Any) -> Any:
@@ -62,7 +62,7 @@ def inlined(settings: Settings, make: Callable[[Trace], Callable[..., Any]]) -> 
     @intrinsic
     def call(typing, *arguments):
         given = types.StarArgTuple.from_types(arguments)
-        # Written once before, to see what comes.
+        # Written once into a scratch module to learn the result types.
         nowhere = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), []), "nowhere")
         result = _kind(run(ir.IRBuilder(nowhere.append_basic_block()), given, None))
 
@@ -77,10 +77,10 @@ def inlined(settings: Settings, make: Callable[[Trace], Callable[..., Any]]) -> 
 def algorithm(
     settings: Settings, function: Algorithm, slots: Mapping[str, Algorithm] | None = None
 ) -> Any:
-    """An algorithm as what Numba can call."""
+    """Return an algorithm as an intrinsic."""
     return inlined(settings, lambda trace: trace.bound(function, slots or {}))
 
 
 def rounding(settings: Settings, fmt: Format) -> Any:
-    """The rounding of a register to a format as what Numba can call."""
+    """Return the rounding of a register to a format as an intrinsic."""
     return inlined(settings, lambda trace: lambda x: trace.rounded(x, fmt))

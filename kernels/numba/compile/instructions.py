@@ -1,4 +1,4 @@
-"""What loops are made of beside algorithms: sums, indices, and functions that are inlined."""
+"""Intrinsics of loops other than algorithms: sums, indices, inlined functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
-# Functions that loops alone call need no wrapper for Python or C, which take a third of the time.
+# Functions called only by loops need no wrapper for Python or C; wrappers take a third of the time.
 INNER: dict[str, Any] = {
     "error_model": "numpy",
     "nogil": True,
@@ -21,16 +21,16 @@ INNER: dict[str, Any] = {
 
 
 def jit(function: Any) -> Any:
-    """A function that is inlined wherever it is called."""
-    # Inlined into the loop whatever its length, or the loop does not vectorise.
+    """Compile a function that is inlined wherever it is called."""
+    # Inlined into the loop regardless of length; otherwise the loop does not vectorise.
     return numba.njit(function, forceinline=True, **INNER)
 
 
 @intrinsic
 def accumulate(context, total, term):
-    """Intrinsic (total, term) -> total + term, of which a loop may keep several.
+    """Intrinsic (total, term) -> total + term, where a loop may keep several partial sums.
 
-    Sums of one loop are added up in any order and contracted with their products; a boolean term is
+    Partial sums are added in any order and contracted with their products; a boolean term is
     counted.
     """
 
@@ -45,9 +45,9 @@ def accumulate(context, total, term):
 
 @intrinsic
 def usual_nan(context, x):
-    """Intrinsic: x, and for any NaN the one without a payload.
+    """Intrinsic: replace any NaN by the one without a payload.
 
-    Scalars may come from a GPU, whose NaN has all bits set: a carry makes -0 of it.
+    Scalars may come from a GPU, whose NaN has all bits set: rounding to bf16 would carry it to -0.
     """
 
     def generate(c, b, signature, args):
@@ -62,13 +62,13 @@ def usual_nan(context, x):
 
 @intrinsic
 def bits64(context, x):
-    """Intrinsic: the pattern of a float64 as an integer."""
+    """Intrinsic: return the bit pattern of a float64 as an integer."""
     return types.int64(types.float64), lambda c, b, s, args: b.bitcast(args[0], _I64)
 
 
 @intrinsic
 def power(context, exponent):
-    """Intrinsic: 2**exponent in float64, for exponents of normal numbers."""
+    """Intrinsic: return 2**exponent in float64, for exponents of normal numbers."""
 
     def generate(c, b, signature, args):
         biased = b.add(args[0], ir.Constant(_I64, 1023))
@@ -79,7 +79,7 @@ def power(context, exponent):
 
 @intrinsic
 def element(context, i):
-    """An index modulo 2**32, as a word."""
+    """Intrinsic: return an index modulo 2**32, as an unsigned integer."""
     return types.int32(types.int64), lambda c, b, s, args: b.trunc(args[0], _I32)
 
 
@@ -97,13 +97,13 @@ def call(context, function, data):
 
 @intrinsic
 def beyond(context, address, offset):
-    """Intrinsic (address, bytes) -> the address so many bytes further."""
+    """Intrinsic (address, bytes) -> address + bytes."""
     return types.uint64(types.uint64, types.int64), lambda c, b, s, args: b.add(args[0], args[1])
 
 
 @intrinsic
 def move(context, target, source, size):
-    """Intrinsic (target, source, bytes): copy bytes to where none of them is."""
+    """Intrinsic (target, source, bytes): copy bytes between blocks that do not overlap."""
 
     def generate(c, b, signature, args):
         pointers = [b.inttoptr(a, ir.IntType(8).as_pointer()) for a in args[:2]]

@@ -1,4 +1,4 @@
-"""LLVM's types of registers and integers."""
+"""LLVM types of registers and integers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FLOAT, DOUBLE = ir.FloatType(), ir.DoubleType()
 LLVM = {FP16: ir.HalfType(), FP32: FLOAT, FP64: DOUBLE}
 
 
-# Numbers of tables in memory, which no kernel writes.
+# Constant tables in memory, which no kernel writes.
 
 
 def entry(b: Any, table: Any, index: Any, beyond: int, kind: Any) -> Any:
-    """The entry at index + beyond of a table of numbers of a kind that no kernel writes."""
+    """Load the entry at index + beyond of a constant table."""
     align = 8 if kind == DOUBLE else 4
     place = b.gep(b.inttoptr(table, kind.as_pointer()), [index])
     found = b.load(b.gep(place, [I64(beyond)]), align=align)
@@ -26,5 +26,5 @@ def entry(b: Any, table: Any, index: Any, beyond: int, kind: Any) -> Any:
 
 
 def table_scope(module: Any) -> Any:
-    """What LLVM knows the memory of tables by."""
+    """Return the alias scope of the constant tables."""
     return module.add_metadata(["mcf tables", module.add_metadata(["mcf"])])

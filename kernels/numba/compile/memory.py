@@ -1,8 +1,8 @@
 """Loads and stores of the CPU executor, as LLVM instructions.
 
 The generated loops read through raw addresses. LLVM would need a run-time overlap check for every
-pair of tensors and gives up vectorising beyond a few, so each access says that the tensors of one
-kernel do not overlap (alias scopes). The launcher guarantees that they do not.
+pair of tensors, and it does not vectorise with more than a small number of them. So each access
+declares by alias scopes that the tensors of one kernel do not overlap, which the launcher ensures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _const(value: int) -> Any:
 def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
     domain = module.add_metadata(["mcf"])
     scopes = [module.add_metadata([f"mcf field {k}", domain]) for k in range(count)]
-    # Nothing that a kernel stores overlaps a table.
+    # No store of a kernel overlaps a table.
     others = [s for k, s in enumerate(scopes) if k != index] + [table_scope(module)]
     instruction.set_metadata("alias.scope", module.add_metadata([scopes[index]]))
     instruction.set_metadata("noalias", module.add_metadata(others))
@@ -75,7 +75,7 @@ def _loaded(
 
 @functools.cache
 def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
-    """Intrinsic (address, i, x): store x, which is already rounded to `fmt`."""
+    """Intrinsic (address, i, x): store x, which has been rounded to `fmt`."""
     kind = NUMBA[register]
 
     @intrinsic
@@ -94,7 +94,7 @@ def _stored(
 ) -> None:
     pointer, size = _cell(b, address, i, fmt)
     if fmt in (BF16, FP16) and register == FP64:
-        # Exact, and what processors have.
+        # Exact, and supported by processors.
         value = b.fptrunc(value, ir.FloatType())
     if fmt == BF16:
         value = b.trunc(b.lshr(b.bitcast(value, _I32), _const(16)), _I16)
@@ -127,7 +127,7 @@ def loading_parts(register: Format, fmt: Format, index: int, count: int, terms: 
 
 @functools.cache
 def storing_parts(register: Format, fmt: Format, index: int, count: int, terms: int) -> Any:
-    """Intrinsic (addresses, i, x): store the tuple x, already rounded to `fmt`."""
+    """Intrinsic (addresses, i, x): store the tuple x, which has been rounded to `fmt`."""
 
     @intrinsic
     def store(context, addresses, i, x):
@@ -144,7 +144,7 @@ def storing_parts(register: Format, fmt: Format, index: int, count: int, terms: 
 
 
 def _pair(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
-    """The address of the elements 2 i and 2 i + 1 as one integer, and the bits of each."""
+    """Return the address of the elements 2 i and 2 i + 1 as one integer, and the bits of each."""
     width = 4 if fmt == UINT4 else fmt.dtype.itemsize * 8  # type: ignore[union-attr]
     return b.gep(b.inttoptr(address, ir.IntType(2 * width).as_pointer()), [index]), width
 
@@ -172,7 +172,7 @@ def loading_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
             elif fmt == FP16:
                 found = [b.fpext(b.bitcast(w, ir.HalfType()), ir.FloatType()) for w in halves]
             elif fmt in (UINT4, UINT8):
-                # Signed, as a conversion of 32 bits is everywhere.
+                # Signed: processors without AVX-512 convert only signed 32-bit integers.
                 found = [b.sitofp(b.zext(w, _I32), ir.FloatType()) for w in halves]
             else:
                 found = [b.sitofp(b.sext(w, _I32), ir.FloatType()) for w in halves]
@@ -185,7 +185,7 @@ def loading_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
 
 @functools.cache
 def storing_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
-    """Intrinsic (address, i, x, y): store both, already rounded to `fmt`, in one store."""
+    """Intrinsic (address, i, x, y): store both, which have been rounded to `fmt`, in one store."""
     assert register == FP32, "pairs are of 32-bit registers"
 
     @intrinsic
@@ -217,7 +217,7 @@ def storing_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
 
 @intrinsic
 def word(context, address, i):
-    """Intrinsic (address, i) -> the 64-bit word i of a table, as an address."""
+    """Intrinsic (address, i) -> the 64-bit entry i of a table, as an address."""
 
     def generate(c, b, signature, args):
         return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
@@ -227,7 +227,7 @@ def word(context, address, i):
 
 @intrinsic
 def number(context, address, i):
-    """Intrinsic (address, i) -> the 64-bit word i of a table, as an integer."""
+    """Intrinsic (address, i) -> the 64-bit entry i of a table, as an integer."""
 
     def generate(c, b, signature, args):
         return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
@@ -237,7 +237,7 @@ def number(context, address, i):
 
 @intrinsic
 def advance(context, address, i):
-    """Intrinsic (address, i) -> the address of the 64-bit word i of a table."""
+    """Intrinsic (address, i) -> the address of the 64-bit entry i of a table."""
 
     def generate(c, b, signature, args):
         return b.ptrtoint(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), _I64)
@@ -247,7 +247,7 @@ def advance(context, address, i):
 
 @intrinsic
 def put(context, address, i, value):
-    """Intrinsic (address, i, value): store a 64-bit integer as word i of a table."""
+    """Intrinsic (address, i, value): store a 64-bit integer as entry i of a table."""
 
     def generate(c, b, signature, args):
         b.store(args[2], b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
@@ -258,7 +258,7 @@ def put(context, address, i, value):
 
 @intrinsic
 def claim(context, address, i):
-    """Intrinsic (address, i) -> the 64-bit word i there, which becomes one more; atomic."""
+    """Intrinsic (address, i) -> the 64-bit counter i, which is incremented atomically."""
 
     def generate(c, b, signature, args):
         word = ir.IntType(64)
@@ -272,13 +272,13 @@ def claim(context, address, i):
 def prefer_wide_vectors(context):
     """Ask LLVM for 512-bit vectors in the calling function, where the processor has them.
 
-    LLVM takes the number of lanes from the widest type in memory and a preferred width of 256 bits:
-    16 lanes of float32 registers in two halves for a loop over 16-bit tensors, but only 8 once a
-    float32 tensor or sum is in the loop, which costs half the speed.
+    LLVM takes the number of lanes from the widest type in memory and a preferred width of 256 bits.
+    A loop over 16-bit tensors has 16 lanes of float32 registers, in two halves. With a float32
+    tensor or sum in the loop there are only 8, at half the speed.
     """
 
     def generate(c, builder, signature, args):
-        # llvmlite knows no string attributes; its set prints what it holds.
+        # llvmlite has no string attributes; its attribute set prints its elements verbatim.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return c.get_dummy_value()
 
@@ -287,13 +287,13 @@ def prefer_wide_vectors(context):
 
 @intrinsic
 def prefetch(context, address, i):
-    """Intrinsic (address, i): float64 number i is going to be asked for, if there is one."""
+    """Intrinsic (address, i): prefetch the float64 number i, if there is one."""
 
     def generate(c, b, signature, args):
         pointer = b.inttoptr(b.add(args[0], b.shl(args[1], ir.Constant(_I64, 3))), _BYTE)
         kind = ir.FunctionType(ir.VoidType(), [_BYTE, _I32, _I32, _I32])
         function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-        # To read, near enough, data.
+        # Arguments: read, high locality, data cache.
         b.call(function, [pointer, _const(0), _const(2), _const(1)])
         return c.get_dummy_value()
 

@@ -1,7 +1,7 @@
-"""Algorithms that are functions of their own in machine code, where a formula calls them often.
+"""Compile algorithms as separate machine functions if a formula calls them often.
 
-What is inlined is compiled wherever it is called, and LLVM takes more than twice as long for twice
-as much. A function is compiled once; a call of one takes some nanoseconds.
+Inlined code is compiled at each call, and LLVM's time grows faster than linearly with the length. A
+function is compiled once; a call takes some nanoseconds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mcf.kernels.numba.compile.trace import Trace, Value
 
 
 class Calling(Binder):
-    """Binds some algorithms as calls of functions.
+    """Binder that binds some algorithms as function calls.
 
     Args:
-        trace: where the calls are written.
+        trace: trace that the calls are written to.
         slots: as in `Binder`.
         outlined: the algorithms.
     """
@@ -49,10 +49,10 @@ class Calling(Binder):
         return _filled(results, lambda: _next(trace, parts))
 
     def _function(self, function: Algorithm, given: Any, types: list[Any]) -> tuple[Any, Any]:
-        """The function, and results in whose likeness its are."""
+        """Return the function, and sample results with the types that it returns."""
         outer = self._trace
         module = outer.builder.module
-        # What it returns is known when it is written: once for that, as in `inlining`.
+        # Result types are known only after writing it: write it once for them, as in `inlining`.
         nowhere = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), types), "nowhere")
         results = self._written(function, given, nowhere)
         kinds = [p.type for x in _leaves(results) for p in x.parts]

@@ -1,21 +1,21 @@
-"""Rewrites of an optimised CPU loop that change no bit: pipes, order, and how it stores.
+"""Rewrite an optimised CPU loop without changing bits: pipes, order of blocks, stores.
 
-LLVM has vectorised the loop by then. Four things are left that it does not do by itself.
+LLVM has vectorised the loop already. It leaves four things undone.
 
 *Additions as fused multiply-adds.* AMD's Zen adds on two pipes and multiplies on two others. The
-networks are nearly all additions, which leaves half of the processor idle; FMA(a, 1, b) is the same
-rounding of the same number as a + b. So additions become that wherever fewer products than sums
-came before, with a 1 that LLVM cannot see through.
+networks are nearly all additions, which leaves half of the processor idle; FMA(a, 1, b) rounds the
+same number as a + b. Additions become FMAs wherever fewer products than sums came before, with a 1
+that LLVM cannot see through.
 
-*Upper halves of words by one shuffle.* What is stored as bf16 is the upper half of a 32-bit word.
-LLVM shifts two vectors of words, cuts each and joins them, five instructions; of AVX-512's shuffles
-one takes the 16-bit parts of two vectors that it is told.
+*Upper halves of words by one shuffle.* A value stored as bf16 is the upper half of a 32-bit word.
+LLVM shifts two vectors of words, truncates each and joins them, in five instructions; one AVX-512
+shuffle selects the 16-bit parts of two vectors.
 
-*Long blocks in order.* Of a block of thousands of operations LLVM's scheduler makes one in which
-interleaved chains come one after the other, out of reach of the processor's window.
+*Long blocks in order.* LLVM's scheduler reorders a block of thousands of operations. Interleaved
+chains then follow one another, out of reach of the processor's window.
 
 *Stores past the cache.* A line that a loop writes in full need not be read from memory before. LLVM
-has such stores only for vectors that are aligned, which it cannot know of a loop over elements.
+has such stores only for aligned vectors, and it cannot prove alignment in a loop over elements.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FUNCTION = re.compile(r"^define .*?^}$", re.MULTILINE | re.DOTALL)
 _DEFINITION = re.compile(r"^define ([^@]*)@\"?([^\"(]+)\"?\(.*?^}$", re.MULTILINE | re.DOTALL)
 _LABEL = re.compile(r"[\w.$-]+:")
 _VALUE = r"%[\w.$-]+|zeroinitializer|splat \([^()]*\)"
-# Without flags: what may be reordered is LLVM's.
+# Without flags: additions that may be reordered are left to LLVM.
 _SUM = re.compile(
     rf" *(?P<to>%[\w.$-]+) = (?P<kind>fadd|fsub) <(?P<lanes>\d+) x (?P<type>float|double)> "
     rf"(?P<a>{_VALUE}), (?P<b>{_VALUE})$"
 )
-# How long the pipes of products are taken: by a division for as long as by several products.
+# Cost on the product pipes: a division occupies them as long as several products.
 _PRODUCT = re.compile(r" = (?:(fmul|fdiv) <|(?:tail )?call .*@llvm\.(fma|sqrt)\.v)")
 _TIMES = {"fmul": 1, "fma": 1, "fdiv": 8, "sqrt": 12}
 _STORE = re.compile(
@@ -55,24 +55,24 @@ _CUT = re.compile(
 _UPPER = ", ".join(f"i32 {2 * k + 1}" for k in range(32))
 _SIZES = {"i8": 1, "i16": 2, "half": 2, "float": 4, "double": 8}
 _TEMPORAL = "!999999"
-# What takes a vector's registers; blocks of so many are long, and so many stand between two labels.
+# Instructions with vector registers; the length of a long block; the distance of its labels.
 _VECTOR = re.compile(r" = (?:fadd|fsub|fmul|fdiv|(?:tail )?call .*@llvm\.fma\.v)")
 _LONG, _STRETCH = 300, 16
 _NOTE = "!999998"
 
 
 class _Function:
-    """One function's text, with every other addition of vectors as an FMA."""
+    """Rewrite one function's IR with every other addition of vectors as an FMA."""
 
     def __init__(self, text: str) -> None:
         first, *body = text.splitlines()
         self.lines: list[str] = []
-        # The vectors of ones that it needs, and as (lanes, type).
+        # Vectors of ones to define, as names and as (lanes, type).
         self.ones: dict[str, tuple[str, str]] = {}
         self.sums = self.products = 0
         for line in body:
             self._add(line)
-        # The first block may go without its label.
+        # The first block may lack a label.
         head = [self.lines.pop(0)] if _LABEL.match(self.lines[0]) else []
         constants = [line for one in self.ones for line in self._constant(one)]
         self.text = "\n".join([first, *head, *constants, *self.lines])
@@ -107,7 +107,7 @@ class _Function:
         lanes, kind = self.ones[one]
         vector = f"<{lanes} x {kind}>"
         return [
-            # A 1 that comes out of an instruction that LLVM does not know.
+            # A 1 that comes from an instruction that LLVM does not fold.
             f'  %one.{one}.x = call {kind} asm "", "=v,0"({kind} {_ONE})',
             f"  %one.{one}.y = insertelement {vector} poison, {kind} %one.{one}.x, i64 0",
             f"  %one.{one} = shufflevector {vector} %one.{one}.y, {vector} poison, "
@@ -116,7 +116,7 @@ class _Function:
 
 
 def on_both_pipes(text: str) -> str:
-    """A module with half of its vectors' additions as FMAs."""
+    """Return a module with half of its vector additions as FMAs."""
     needed: dict[str, tuple[str, str]] = {}
 
     def replaced(match: re.Match[str]) -> str:
@@ -133,7 +133,7 @@ def on_both_pipes(text: str) -> str:
 
 
 def upper_halves(text: str) -> str:
-    """A module in which the upper halves of 32 words are one shuffle of their 16-bit parts."""
+    """Return a module that takes the upper halves of 32 words by one shuffle of 16-bit parts."""
 
     def in_function(function: re.Match[str]) -> str:
         words = {found["to"]: found["words"] for found in _SHIFTED.finditer(function[0])}
@@ -155,11 +155,10 @@ def upper_halves(text: str) -> str:
 
 
 def in_order(text: str) -> str:
-    """A module whose long blocks of vectors are computed about in the order of its text.
+    """Return a module whose long blocks of vectors are scheduled about in the order of its IR.
 
-    LLVM puts a block's instructions in the order that needs fewest registers, which of interleaved
-    chains makes one after the other. It moves none across a label; these labels are nothing but
-    that.
+    LLVM schedules a block for the fewest registers, which puts interleaved chains one after the
+    other. It moves no instruction across a label; these labels have no other purpose.
     """
 
     def in_function(function: re.Match[str]) -> str:
@@ -180,7 +179,7 @@ def in_order(text: str) -> str:
 
 
 def _labelled(block: list[str]) -> list[str]:
-    """A block's lines, with labels among them if it is long."""
+    """Return a block's lines, with labels among them if it is long."""
     vectors = [_VECTOR.search(line) is not None for line in block]
     if sum(vectors) < _LONG:
         return block
@@ -195,9 +194,9 @@ def _labelled(block: list[str]) -> list[str]:
 
 
 def past_the_cache(text: str) -> str:
-    """A module whose vectors are stored aligned and without a place in the cache.
+    """Return a module whose vector stores are aligned and bypass the cache.
 
-    Each function ends with a fence: such stores wait for no other.
+    Each function ends with a fence, since such stores are weakly ordered.
     """
     lines = []
     for line in text.splitlines():
@@ -212,10 +211,10 @@ def past_the_cache(text: str) -> str:
 
 
 def without_errors(text: str, name: str) -> str | None:
-    """A module whose callback of this name reports no errors; None where there may be some.
+    """Return a module whose named callback reports no errors; None if it may raise some.
 
-    LLVM is not always aware that a long loop returns 0 and nothing else. What Numba would do then
-    needs Python's interpreter, and with it addresses of this process.
+    LLVM does not always see that a long loop only returns 0. Numba's error branch needs Python's
+    interpreter, and therefore addresses of this process.
     """
     functions = {found[2]: found[0] for found in re.finditer(_DEFINITION, text)}
     wrapper, inner = functions.get(name, ""), functions.get(name.removeprefix("cfunc."), "")
@@ -225,29 +224,29 @@ def without_errors(text: str, name: str) -> str | None:
     kind = re.match(r"define (\S+) @", wrapper)
     if returned != {"  ret i32 0"} or len(calls) != 1 or kind is None:
         return None
-    # The callback's own result means nothing.
+    # The callback's own result is unused.
     short = [*lines[: calls[0] + 1], f"  ret {kind[1]} null", "}"]
     return text.replace(wrapper, "\n".join(short))
 
 
 def rewritten(function: Any, *, streamed: bool = False, ordered: bool = False) -> tuple[Any, str]:
-    """A compiled loop as this processor is to have it: its library and the name of it there.
+    """Rewrite a compiled loop for this processor; return its library and its name there.
 
     Args:
         function: as Numba compiled it.
-        streamed: whether what it stores in vectors goes past the cache: it must not read that, and
-            its vectors must begin at multiples of LINE.
-        ordered: whether its long blocks stay in the order of their text.
+        streamed: whether its vector stores bypass the cache. It must not read them, and its vectors
+            must begin at multiples of LINE.
+        ordered: whether its long blocks keep the order of their IR.
     """
     library, name = function
-    # A long formula waits for results, and an FMA's takes a cycle more; of two registers that it
-    # reads it writes one, so it costs copies where there are 16. With 32, and vectors that take
-    # each pipe twice, pipes are what is short.
+    # A high-operation-count kernel is bound by latency, and an FMA takes a cycle longer; it
+    # overwrites one of its operands, which costs copies with 16 registers. With 32, and vectors
+    # that occupy each pipe twice, throughput is the limit.
     both = processor.both_pipes() and not (ordered and processor.vector_bytes() < 64)
     if not (streamed or both or ordered):
         return library, name
     suffix = ".streamed" if streamed else ".both" if both else ".ordered"
-    # The loop's own name ends the wrapper's: both change.
+    # The wrapper's name ends with the loop's name: rename both.
     inner = name.removeprefix("cfunc.")
     text = library.get_llvm_str().replace(inner, inner + suffix)
     if both:

@@ -1,4 +1,4 @@
-"""What an algorithm is compiled for."""
+"""Settings for compiling an algorithm."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from mcf.kernels.formats import Format
 
 
 class Settings(NamedTuple):
-    """What algorithms are bound for.
+    """Settings that algorithms are bound with.
 
     Args:
         register: the format of registers.
-        arithmetic: that of every operation.
-        roundings: (primitive, format) pairs of others.
+        arithmetic: the format of every operation.
+        roundings: (primitive, format) pairs of exceptions.
         payloads: whether a register may be a NaN with a payload in bits that bf16 does not keep. It
-            cannot where all data is bf16: processors make NaNs without payload and pass on
-            operands'.
-        flags: what LLVM may do with sums and products: "contract".
+            cannot where all data is bf16: processors create NaNs without payload and propagate
+            operands' NaNs.
+        flags: LLVM's fast-math flags of sums and products: "contract".
     """
 
     register: Format

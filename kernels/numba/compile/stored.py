@@ -1,4 +1,4 @@
-"""Compiled loops from the cache of files, or compiled now and kept there."""
+"""Load compiled loops from the cache of files, or compile and store them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mcf.kernels.numba.cache import keys, objects
 from mcf.kernels.numba.cache.objects import Code, Native
 from mcf.kernels.numba.compile import emitted, rewrite
 
-# How many loops this process has compiled.
+# Number of loops that this process has compiled.
 compiled = 0
 
 lock = threading.RLock()
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held it.
+    # Another thread of the parent may have held the lock at the fork.
     global lock
     lock = threading.RLock()
 
@@ -30,11 +30,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def native(parts: tuple[Any, ...], make: Callable[[], tuple[Any, str]]) -> Native:
-    """The function that is made of some parts, see `keys.key`.
+    """Return the function with these parts, see `keys.key`.
 
     Args:
-        parts: what it is made of, beside this package, versions and processor.
-        make: compiles it: Numba's library and the function's name there. Called only where the
+        parts: all that determines the function, except this package, versions and processor.
+        make: compiles it; returns Numba's library and the function's name there. Called only if the
             cache has no such function.
     """
     global compiled
@@ -48,7 +48,7 @@ def native(parts: tuple[Any, ...], make: Callable[[], tuple[Any, str]]) -> Nativ
         compiled += 1
         library, symbol = make()
         code = _code(library, symbol)
-        # What is kept runs here too: the same code with and without the cache.
+        # Run the stored object code in this process too: same code with and without the cache.
         found = objects.load(code) if code is not None else None
         if code is None or found is None:
             return Native(library.get_pointer_to_function(symbol), library)
@@ -61,10 +61,10 @@ Maker = TypeVar("Maker", bound=Callable[..., Any])
 
 
 def once(make: Maker) -> Maker:
-    """A function whose results are kept, of which each is made by one thread alone.
+    """Cache the results of a function, each computed by one thread only.
 
-    Others wait for it: code that they would get for themselves would be given back while tables
-    have its address. What is kept is found without the lock, which an interrupt would leave taken.
+    Other threads wait: a duplicate would be freed while tables hold its address. Cached results are
+    looked up without the lock, which an interrupt would leave taken.
     """
     made: dict[tuple[Any, ...], Any] = {}
 
@@ -82,7 +82,7 @@ def once(make: Maker) -> Maker:
 
 
 def _code(library: Any, symbol: str) -> Code | None:
-    """What Numba compiled; None where it needs Python or has addresses of this process in it."""
+    """Return the object code; None if it needs Python or holds addresses of this process."""
     if library.has_dynamic_globals:
         return None
     text = library.get_llvm_str()

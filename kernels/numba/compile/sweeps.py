@@ -1,9 +1,8 @@
-"""Loops of long formulas: vectors that are written as such, of one and the same code for all.
+"""Loops of high-operation-count kernels, written as explicit vector code.
 
-LLVM takes most of a formula's compilation to make a loop of vectors out of one of elements, and
-beside it compiles one of elements for what is left. Where an element takes hundreds of operations
-neither is needed: vectors are written as vectors, and what is left of a stretch is copied into a
-block of its own and out of it.
+LLVM spends most of the compilation on vectorising the loop over elements, and also compiles a
+scalar loop for the remainder. With hundreds of operations per element neither is needed: the vector
+code is written directly, and the remainder is copied into a padded block and out of it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from mcf.kernels.numba.compile.trace import Trace, Value
 from mcf.kernels.numba.runtime import processor
 
 _BYTE = ir.IntType(8)
-# At a time. A long formula is a chain of thousands of operations, and one waits for the other.
+# Vectors per iteration. A high-operation-count kernel is a dependent chain of thousands of
+# operations; two chains overlap.
 VECTORS = 3
 
 
 def _room(b: Any, size: int) -> Any:
-    """The address of memory for so many bytes."""
+    """Allocate bytes on the stack and return their address."""
     return b.ptrtoint(b.alloca(ir.ArrayType(_BYTE, size)), I64)
 
 
@@ -42,7 +42,7 @@ def _copy(b: Any, to: Any, source: Any, size: Any) -> None:
 
 
 class _Block:
-    """The elements that are computed at a time."""
+    """A block of elements that are computed together."""
 
     def __init__(self, spec: Elementwise, settings: Settings) -> None:
         self.spec, self.settings = spec, settings
@@ -51,12 +51,12 @@ class _Block:
         self.length = self.lanes * self.vectors
 
     def write(self, b: Any, places: dict[str, Any], shared: dict[str, Any]) -> tuple[Any, ...]:
-        """Load, compute and store; returns of each vector the condition that is counted.
+        """Load, compute and store; return each vector's counted condition.
 
         Args:
             b: llvmlite's builder.
-            places: of each tensor the address of its first element.
-            shared: addresses of tables, and of numbers that stand for every index.
+            places: address of the first element of each tensor.
+            shared: addresses of tables, and of numbers that are equal for every index.
         """
         trace = Trace(b, self.settings, self.lanes, self.vectors)
         values = {
@@ -89,7 +89,7 @@ class _Block:
         return found
 
     def count(self, b: Any, conditions: tuple[Any, ...], left: Any) -> Any:
-        """Of how many of the first elements, `left` of them, the conditions hold."""
+        """Count the first `left` elements whose conditions hold."""
         total = I64(0)
         for k, condition in enumerate(conditions):
             for lane in range(self.lanes):
@@ -99,7 +99,7 @@ class _Block:
         return total
 
     def _cells(self, trace: Trace, field: Field, place: Any) -> list[tuple[Any, int]]:
-        """Pointers to the vectors."""
+        """Return pointers to the vectors."""
         b, size = trace.builder, int(field.format.itemsize)
         kind = trace.type(I16 if field.format == BF16 else LLVM[field.format])
         offsets = [k * self.lanes * size for k in range(trace.count)]
@@ -121,7 +121,7 @@ class _Block:
         b, fmt, size = trace.builder, field.format, int(field.format.itemsize)
         single = trace.type(FLOAT)
         for pointer, v in zip(self._cells(trace, field, place), x.parts, strict=True):
-            # Exact: numbers are rounded already.
+            # Exact: numbers have been rounded already.
             if fmt != FP64 and v.type != single:
                 v = b.fptrunc(v, single)
             if fmt == BF16:
@@ -133,10 +133,10 @@ class _Block:
 
 
 def over(spec: Elementwise, settings: Settings) -> Any:
-    """Intrinsic (first, last, addresses): the kernel for elements first, ..., last - 1.
+    """Intrinsic (first, last, addresses): run the kernel for elements first, ..., last - 1.
 
-    The addresses are those of all fields, in their order. It returns for how many elements the
-    condition held that the kernel counts, as a float64.
+    The addresses are those of all fields, in order. The result is the number of elements for which
+    the kernel's counted condition held, as a float64.
     """
     block = _Block(spec, settings)
     moved = [f for f in spec.fields if not f.uniform]

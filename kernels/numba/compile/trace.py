@@ -1,9 +1,9 @@
-"""Algorithms as LLVM instructions: each is run once, on values that stand for instructions.
+"""Emit algorithms as LLVM instructions by running each once on symbolic values.
 
-An algorithm is a straight line of primitives and Python's operators, so it need not be compiled
-from its text: every operation writes its instruction where it happens, and what was computed before
-from the same values is not computed again. Numba takes five times as long to come to the same
-instructions by types, inlined functions and their parts.
+An algorithm is straight-line code of primitives and Python's operators, so it need not be compiled
+from its source: every operation writes its instruction when it runs, and repeated operations on the
+same values are emitted once. Numba takes five times as long for the same instructions, by type
+inference and inlining.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcf.kernels.formats import BF16, FP16, FP64, INT8, INT16, INT32, UINT4, UIN
 from mcf.kernels.numba.compile.llvm_types import DOUBLE, FLOAT, I32, I64, LLVM, entry
 from mcf.kernels.numba.compile.settings import Settings
 
-# Python's operators, on registers and on integers.
+# Python's operators on registers and on integers.
 _REAL = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
 _WHOLE = {
     "add": "add", "sub": "sub", "mul": "mul", "and": "and_", "or": "or_", "xor": "xor",
@@ -33,7 +33,7 @@ _WORDS = {
 
 
 class Value:
-    """A register, word, long or condition: of one element, or of the lanes of several vectors."""
+    """A register, word, long or condition: one element, or the lanes of several vectors."""
 
     __slots__ = ("parts", "trace")
 
@@ -64,31 +64,30 @@ for _name in _WHOLE:
 
 
 class Trace:
-    """Where instructions are written.
+    """Emits instructions.
 
     Args:
-        builder: llvmlite's.
-        settings: what for.
+        builder: llvmlite's builder.
+        settings: of the compilation.
         lanes: of a vector; 0 for single elements.
-        count: how many vectors, whose instructions alternate.
+        count: number of vectors, whose instructions alternate.
     """
 
     def __init__(self, builder: Any, settings: Settings, lanes: int = 0, count: int = 1) -> None:
         self.builder, self.settings, self.lanes, self.count = builder, settings, lanes, count
         self._known: dict[Any, Value] = {}
-        # Integers that are constants, and those that are the sum of another and a constant, by
-        # their identities.
+        # Integers that are constants, or sums of another value and a constant, by identity.
         self._integers: dict[int, int] = {}
         self._offsets: dict[int, tuple[Value, int]] = {}
-        # What branches have made: values are known by their identities.
+        # Results of branches by the identities of their values.
         self._kept: list[Any] = []
 
     def type(self, kind: Any) -> Any:
-        """LLVM's type of a value whose elements are of one."""
+        """Return LLVM's type of a value with elements of type `kind`."""
         return ir.VectorType(kind, self.lanes) if self.lanes else kind
 
     def constant(self, kind: Any, x: Any) -> Value:
-        """A number as a value."""
+        """Return a number as a value."""
         key = "constant", str(kind), repr(x)
         if key not in self._known:
             found = ir.Constant(self.type(kind), [x] * self.lanes if self.lanes else x)
@@ -98,7 +97,7 @@ class Trace:
         return self._known[key]
 
     def spread(self, x: Any) -> Value:
-        """A single element as a value of equal lanes."""
+        """Broadcast a single element to all lanes."""
         if self.lanes:
             b, kind = self.builder, self.type(x.type)
             one = b.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
@@ -106,20 +105,20 @@ class Trace:
         return Value(self, (x,) * self.count)
 
     def emit(self, name: Any, make: Callable[..., Any], *values: Value) -> Value:
-        """What an operation makes of values; written once for the same ones."""
+        """Emit an operation on values, once for the same values."""
         key = name, *(id(p) for v in values for p in v.parts)
         if key not in self._known:
             rows = zip(*(v.parts for v in values), strict=True)
-            # The values are kept, lest others have their identities.
+            # Keep the values alive, so that their identities are not reused.
             self._known[key] = Value(self, tuple([make(*row) for row in rows]))
         return self._known[key]
 
     def number(self, x: Any) -> Value:
-        """A value; of a number one that is a register."""
+        """Return a value; convert a number to a register."""
         return x if isinstance(x, Value) else self.constant(LLVM[self.settings.register], float(x))
 
     def _both(self, x: Any, y: Any) -> tuple[Value, Value]:
-        # A literal has the type of what is beside it.
+        # A literal has the type of the other operand.
         if not isinstance(x, Value):
             x = self.constant(y.kind, x) if isinstance(y, Value) else self.number(x)
         y = y if isinstance(y, Value) else self.constant(x.kind, y)
@@ -127,7 +126,7 @@ class Trace:
         return x, y
 
     def operate(self, name: str, x: Any, y: Any) -> Value:
-        """One of Python's operators."""
+        """Emit one of Python's operators."""
         x, y = self._both(x, y)
         b, real = self.builder, x.kind in (FLOAT, DOUBLE)
         if name not in _COMPARED:
@@ -143,12 +142,12 @@ class Trace:
         return self.emit(name, lambda p, q: compare(_COMPARED[name], p, q), x, y)
 
     def rounded(self, x: Value, fmt: Format) -> Value:
-        """The number of a format nearest to a register, ties to even, in the register."""
+        """Round a register to a format, ties to even; the result stays in the register."""
         register = self.settings.register
         if fmt == register or fmt in (INT8, UINT4, UINT8, INT16, INT32):
             return x
         if register == FP64 and fmt in (BF16, FP16):
-            # Through float32 it would round twice.
+            # Rounding through float32 would round twice.
             raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
         if fmt == BF16:
             return self._bf16(x)
@@ -156,7 +155,7 @@ class Trace:
         return self.emit(fmt.name, lambda p: b.fpext(b.fptrunc(p, narrow), wide), x)
 
     def _bf16(self, x: Value) -> Value:
-        """Of a float32, on its bits; the carry makes infinity of overflow.
+        """Round a float32 to bf16 on its bits; the carry turns overflow into infinity.
 
         The carry would also turn a NaN with payload bits that are rounded away into -0. Where such
         payloads can occur NaN is selected out, which costs as much as the rounding.
@@ -194,7 +193,7 @@ class Trace:
         return self.emit("signed", lambda p, z: b.icmp_signed("<", b.bitcast(p, to), z), x, zero)
 
     def _call(self, name: str, *given: Any) -> Any:
-        """One of LLVM's functions of registers."""
+        """Call an LLVM intrinsic on registers."""
         kind, module = given[0].type, self.builder.module
         lanes = f"v{self.lanes}" if self.lanes else ""
         name = f"{name}.{lanes}f{32 if FLOAT in (kind, getattr(kind, 'element', kind)) else 64}"
@@ -204,10 +203,10 @@ class Trace:
         return self.builder.call(function, given)
 
     def _gather(self, table: Value, index: Value) -> Value:
-        """Lane by lane: processors that gather themselves do it no faster.
+        """Gather lane by lane, which is as fast as the processors' gather instructions.
 
-        Components of a number stand at indices of one vector and constants beside it, so that its
-        lanes are taken out once for all of them.
+        Components of a number have one vector of indices plus constant offsets, so that its lanes
+        are extracted once for all of them.
         """
         b, kind = self.builder, LLVM[self.settings.register]
         index, beyond = self._offsets.get(id(index), (index, 0))
@@ -224,7 +223,7 @@ class Trace:
         return self.emit(("gather", beyond), entries, table, index)
 
     def _lane(self, vector: Any, lane: int) -> Any:
-        """A lane of a vector, taken out once."""
+        """Extract a lane of a vector, once per lane."""
         key = "lane", id(vector), lane
         if key not in self._known:
             one = self.builder.extract_element(vector, I32(lane))
@@ -233,9 +232,9 @@ class Trace:
 
     @functools.cached_property
     def primitives(self) -> dict[str, Any]:
-        """The CPU's version of every primitive."""
+        """Return the CPU's version of every primitive."""
         s, b = self.settings, self.builder
-        # As many bits as a register has.
+        # An integer as wide as a register.
         long, real = (I64 if s.register == FP64 else I32), LLVM[s.register]
 
         def cast(method: str, kind: Any) -> Callable[[Any], Value]:
@@ -308,12 +307,12 @@ class Trace:
         }
 
     def bound(self, function: Algorithm, slots: Mapping[str, Algorithm]) -> Callable[..., Any]:
-        """An algorithm that writes its instructions here when it is called."""
+        """Bind an algorithm so that a call emits its instructions here."""
         bound: Callable[..., Any] = Binder(self.branching, self.primitives, slots)(function)
         return bound
 
     def branching(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """An algorithm; one that is `NEEDED` for some elements, run where there are any."""
+        """Bind an algorithm; a `NEEDED` one runs in a branch, taken if any element needs it."""
         if function.__code__.co_varnames[:1] != (NEEDED,):
             return function
 
@@ -335,7 +334,7 @@ class Trace:
                     phis[-1].add_incoming(ir.Constant(part.type, ir.Undefined), before)
                     phis[-1].add_incoming(part, end)
                 found.append(Value(self, tuple(phis)))
-            # What was computed in there is not known after it.
+            # Values computed inside the branch are not available after it.
             self._kept += [self._known, found]
             self._known = known
             return tuple(found)
@@ -343,7 +342,7 @@ class Trace:
         return branch
 
     def _any(self, condition: Value) -> Any:
-        """Whether a condition holds for any element."""
+        """Return whether a condition holds for any element."""
         b, found = self.builder, condition.parts[0]
         for part in condition.parts[1:]:
             found = b.or_(found, part)

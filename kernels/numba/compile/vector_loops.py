@@ -1,9 +1,8 @@
 """Loops that LLVM vectorises and interleaves.
 
-A network is a long chain of additions, each of which waits for the one before: the processor's
-window holds little more than one such chain, and half of its pipes have nothing to do. Where two
-vectors' chains are interleaved, one fills the gaps of the other. LLVM does that only where a loop
-says so, which one of Python cannot.
+A network is a long chain of dependent additions: the processor's window holds little more than one
+such chain, and half of its pipes are idle. Interleaving the chains of two vectors fills the gaps.
+LLVM does so only if loop metadata demands it, which Numba's loops cannot express.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-# More vectors at a time need more registers than there are, for four components.
+# More vectors per iteration exceed the registers, with four components.
 INTERLEAVED = 2
 
 
 def step(name: str, index: str, arguments: Sequence[str], body: Sequence[str]) -> list[str]:
-    """The text of a function that is one step of a loop, see `over`; `jit` is its decorator."""
+    """Return the source of a function that runs one step of a loop, see `over`."""
     return [
         "@jit",
         f"def {name}({', '.join([index, *arguments])}):",
@@ -29,13 +28,13 @@ def step(name: str, index: str, arguments: Sequence[str], body: Sequence[str]) -
 def call(
     name: str, first: str, last: str, arguments: Sequence[str], interleaved: bool = True
 ) -> str:
-    """The statement that runs a `step` for first, ..., last - 1; two vectors at a time, or one."""
+    """Return the statement that runs a `step` for first, ..., last - 1 on one or two vectors."""
     loop = "over" if interleaved else "over_one"
     return f"{loop}({first}, {last}, {name}, ({', '.join(arguments)},))"
 
 
 def _interleaved(module: Any, count: int) -> Any:
-    """A loop's metadata, whose first operand is itself."""
+    """Return a loop's metadata, whose first operand is the node itself."""
     from llvmlite import ir
 
     hint = module.add_metadata(["llvm.loop.interleave.count", ir.IntType(32)(count)])
@@ -46,7 +45,7 @@ def _interleaved(module: Any, count: int) -> Any:
 
 @functools.cache
 def over(count: int = INTERLEAVED) -> Any:
-    """Intrinsic (first, last, step, arguments): step(i, *arguments) for first <= i < last."""
+    """Return the intrinsic (first, last, step, arguments) that loops over step(i, *arguments)."""
     from numba.core import types
     from numba.extending import intrinsic
 

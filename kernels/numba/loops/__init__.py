@@ -1,1 +1,1 @@
-"""Loop over the elements of tensors: elementwise kernels, folds, rows, matrices."""
+"""Loops over the elements of tensors: elementwise kernels, folds, rows, matrices."""

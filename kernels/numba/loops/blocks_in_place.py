@@ -1,9 +1,10 @@
-"""Loops whose results lie where operands do: a block of elements at a time, by way of the cache.
+"""Loops whose results may overwrite operands: block by block through a workspace in cache.
 
-A loop's tensors must not overlap (`memory`). So each thread computes a block of elements into a
-room of its own, by the same loop, and moves it to its place when nothing reads that any more. What
-is moved is in the cache, and so are the operands that it replaces; no tensor is made. A room is
-written again and again, so it is the loop that stores through the cache, whatever the size.
+A loop's tensors must not overlap (`memory`). Each thread therefore computes a block of elements
+into a workspace of its own, by the same loop. It copies the block out when the operands are no
+longer read. The workspace and the operands that it replaces are in the cache; no tensor is
+allocated. A workspace is rewritten again and again, so the loop's stores go through the cache for
+any size.
 """
 
 from __future__ import annotations
@@ -24,25 +25,24 @@ from mcf.kernels.numba.runtime import team
 from mcf.kernels.numba.runtime.streaming import LINE
 
 _WORD = 8
-# Bytes of all tensors that a block has. They have to hide a loop's start and to stay in the first
-# level of a cache. A loop that chooses by truth values loads what they tell it to, late: the starts
-# of twice as many elements are hidden.
+# Bytes of all tensors per block: enough to hide a loop's start, and within the first-level cache. A
+# loop that selects by masks loads the selected values late: twice as many elements hide its starts.
 BLOCK = 1 << 14
-# Elements of a block are a power of two, and at least so many that each result begins where a line
-# of the cache does; those of a long formula a multiple of its vectors (`sweeps`).
+# A block has a power of two elements, and at least so many that each result is aligned to cache
+# lines. In a high-operation-count kernel it has a multiple of its vectors (`sweeps`).
 _FEWEST, _LONG = 64, 192
-# The words of a thread's memory: the loop's table, the row, first and last element of its only
-# item, its shares, the addresses of the tensors; then the room.
+# 64-bit fields of a thread's memory: the loop's argument struct, the row, first and last element of
+# its only item, its shares, the addresses of the tensors; then the workspace.
 _ITEM, _SHARES, _TENSORS, _HEAD = 8, 16, 32, 128
 _THREAD = _HEAD + 2 * BLOCK // _WORD
-# The words before the addresses of the tensors and the bytes of an element of each.
+# Fields before the tensors' addresses; bytes per element of each tensor.
 _WORDS = 10
 
 _ADDRESSES, _ROWS, _STARTS, _STOPS, _SCALARS, _SUMS, _PARTS, _OWN = range(len(Table._fields))
 
-# The words: the shares of the blocks, the threads' memory, what each block counts, or 0, the loop,
-# how many shares, the elements of a block, all elements, how many results and tensors, the scalars.
-# The results are the first tensors; one whose elements have 0 bytes is the same for every block.
+# Fields: shares of the blocks, the threads' memory, address of the blocks' counts or 0, the loop,
+# number of shares, elements per block, all elements, numbers of results and tensors, scalars.
+# Results are the first tensors; one with elements of 0 bytes is the same for every block.
 _START = """
 def kernel(data):
     shares, threads, sums, loop = word(data, 0), word(data, 1), word(data, 2), word(data, 3)
@@ -93,7 +93,7 @@ def _indented(lines: Sequence[str], depth: int) -> list[str]:
 
 @stored.once
 def _native() -> Any:
-    """The loop over blocks."""
+    """Return the loop over blocks."""
     arrival, *items = team.ITEMS
     lines = _indented([arrival, *_THREADS.splitlines(), *items], 1)
     lines += _indented(_BLOCKS.splitlines(), team.ITEMS_DEPTH + 1)
@@ -110,12 +110,12 @@ def _native() -> Any:
     return stored.native(("in place", text), make)
 
 
-# Memory of so many threads, which no call has at the time, and where it begins.
+# Cached memory for a number of threads, which no running call uses, and its address.
 _free: dict[int, list[tuple[int, Any]]] = {}
 
 
 def _threads(count: int) -> tuple[int, Any]:
-    """Memory of so many threads, which begins where a line of the cache does."""
+    """Return memory for a number of threads, aligned to cache lines."""
     try:
         return _free.setdefault(count, []).pop()
     except IndexError:
@@ -124,20 +124,20 @@ def _threads(count: int) -> tuple[int, Any]:
 
 
 class InPlace:
-    """Call a loop on tensors of one size whose results may lie where operands do.
+    """Call a loop on tensors of one size whose results may overwrite operands.
 
-    Each element of a result takes the place of one of an operand's, or of none.
+    Each element of a result overwrites the operands' element of the same index, or none.
     """
 
     def __init__(self, loop: Loop, spec: Elementwise, total: int, many: bool, scalars: Any) -> None:
-        """The loop of a declaration that `allows` it.
+        """Prepare the loop of a declaration that `allows` it.
 
         Args:
             loop: of the declaration.
             spec: the declaration.
             total: elements of each tensor.
             many: whether several threads share them.
-            scalars: an array in the registers' format; None where there are none.
+            scalars: an array in the registers' format; None if there are none.
         """
         self._total, self._many, self._counts = total, many, spec.sum_count > 0
         sizes = [0 if f.uniform else int(f.format.itemsize) for f in spec.fields]
@@ -149,7 +149,7 @@ class InPlace:
         self._words = [0, 0, 0, *head, *[0] * len(sizes), *sizes]
         self._keep = loop, scalars
         self._pack = struct.Struct(f"={len(sizes)}Q").pack_into
-        # What a call's table begins as, by the number of shares.
+        # Initial argument structs by the number of shares.
         self._tables: dict[int, array[int]] = {}
 
     def _table(self, parts: int) -> array[int]:
@@ -157,15 +157,15 @@ class InPlace:
             words = array("Q", self._words)
             words[4] = parts
             self._tables[parts] = words + array("Q", team.shares(self._blocks, parts).tobytes())
-        # A copy, which threads of their own may change at the same time.
+        # A copy, since threads may modify it concurrently.
         return self._tables[parts][:]
 
     def __call__(self, addresses: Sequence[int]) -> list[range]:
         """Apply the kernel.
 
         Returns:
-            The blocks of elements that it has not written, since it counts a result among each as
-            of no use.
+            The blocks that it has not written, since the kernel counted one of their results as
+            invalid.
         """
         parts = max(1, min(torch.get_num_threads(), self._blocks)) if self._many else 1
         table, threads = self._table(parts), _threads(parts)
@@ -186,7 +186,7 @@ class InPlace:
 
 
 def _elements(spec: Elementwise, size: int) -> int:
-    """How many a block has; the size is that of one of each tensor."""
+    """Return the elements of a block; `size` is the bytes of one element of every tensor."""
     chooses = any(f.read and f.format == INT8 for f in spec.fields)
     most = (BLOCK << chooses) // size
     if spec.long:
@@ -195,7 +195,7 @@ def _elements(spec: Elementwise, size: int) -> int:
 
 
 def allows(spec: Elementwise) -> bool:
-    """Whether a kernel's loop can be called block by block, with its results elsewhere."""
+    """Return whether a kernel's loop can be called by blocks, with its results in a workspace."""
     written = [f.written for f in spec.fields]
     return (
         written == sorted(written, reverse=True)

@@ -1,8 +1,7 @@
-"""The texts of folds of rows side by side: lanes are kept for a few of them at a time.
+"""Generated source of folds of adjacent rows, whose lanes are kept for a tile of rows at a time.
 
-Rows are columns of matrices, whose neighbours are neighbours in memory, or short rows one after the
-other. Of a matrix that is no wider than a tile several elements of all columns are one piece of
-memory, as their lanes are.
+Rows are columns of matrices, adjacent in memory, or short contiguous rows. In a matrix no wider
+than a tile, several elements of all columns are contiguous, and so are their lanes.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from mcf.kernels.fold import GROUP, Fold
 from mcf.kernels.numba.compile import vector_loops
 from mcf.kernels.numba.runtime import team
 
-# Columns at a time, whose lanes stay in the second level of the cache.
+# Columns per tile, whose lanes stay in the second-level cache.
 TILE = 32
-# How many elements of a column ahead what comes next is asked for.
+# Prefetch distance in elements of a column.
 _AWAY = 2
 WORDS = (
     *("bases", "out", "lanes_of_all", "shares", "parts"),
@@ -23,16 +22,16 @@ _ADDRESSES = ("bases", "out", "lanes_of_all", "shares")
 
 
 def source(spec: Fold, beside: bool = True) -> str:
-    """The kernel: an item is a block of so many columns; see `mcf.kernels.fold` for the order.
+    """Return the kernel; an item is a block of columns. See `mcf.kernels.fold` for the order.
 
-    With `beside` an element of a column and that of the next are neighbours; else they are `far`
-    apart, and there are at most LANES in a column.
+    With `beside` equal elements of adjacent columns are adjacent in memory; else they are `far`
+    apart, and a column has at most LANES elements.
     """
     addresses = [f"a{o}_{c}" for o, n in enumerate(spec.components) for c in range(n)]
     results = ", ".join(f"s{k}" for k in range(spec.state))
     next_to = "l" if beside else "l * far"
 
-    # An operand of one element for each row has those of a tile side by side.
+    # An operand with one element per row has a tile's elements adjacent in memory.
     fixed = len(spec.components) - spec.fixed
 
     def term(at: str) -> str:
@@ -80,8 +79,8 @@ def source(spec: Fold, beside: bool = True) -> str:
             return ""
         found = ["if span == 1:"]
         for o, n in enumerate(spec.components[:fixed]):
-            # In steps of a line's elements, and one line more where they do not begin at one; what
-            # is asked for is counted in elements of 8 bytes.
+            # In steps of a line's elements, plus one line for unaligned starts; prefetch counts
+            # elements of 8 bytes.
             size = int(spec.formats[o].itemsize)
             found.append(f"    for l in range(0, TILE + 1, {64 // size}):")
             at = [f"({p} + l) * {size} >> 3" for p in places]
@@ -94,7 +93,7 @@ def source(spec: Fold, beside: bool = True) -> str:
     )
     bases = "\n".join(f"    {a} = word(bases, {k})" for k, a in enumerate(addresses))
     ahead = [f"here + {r} * apart + {_AWAY} * inner" for r in range(GROUP)]
-    # Elements of a narrow matrix that go together; of fixed operands there are copies for STEP.
+    # Elements of a narrow matrix that are folded together; fixed operands have copies for STEP.
     together, last = ("STEP", "min(span, some - j)") if spec.fixed else ("some", "span")
     own = "own = outer * STEP * wide if narrow else outer * wide + column" if spec.fixed else ""
     chunks = f"""
@@ -153,5 +152,5 @@ def kernel(data):
 
 
 def short_source(spec: Fold) -> str:
-    """The kernel of short rows one after the other."""
+    """Return the kernel of short contiguous rows."""
     return source(spec, beside=False)

@@ -1,4 +1,4 @@
-"""Make the CPU loop of an `Elementwise` declaration; `compiler` compiles it."""
+"""Generate the CPU loop of an `Elementwise` declaration; `compiler` compiles it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mcf.kernels.numba.cache import keys, objects
 from mcf.kernels.numba.compile import rewrite, stored, vector_loops
 from mcf.kernels.numba.runtime import team
 
-# Elements whose terms are added up in registers before they are added in float64.
+# Elements whose terms are added in registers before they are added in float64.
 CHUNK = 4096
 
 _kernels: dict[Elementwise, Loop] = {}
 
 
 class Table(NamedTuple):
-    """The words of the table that a loop is called with: addresses of arrays, but for `parts`.
+    """Argument struct of a loop: addresses of arrays, except for `parts`.
 
     Args:
         addresses: of the tensors, uint64 [rows, fields].
@@ -27,8 +27,8 @@ class Table(NamedTuple):
         stops: the element after its last, int64.
         scalars: register format, [rows, scalars].
         sums: float64 [items, terms].
-        parts: how many shares the items are cut into.
-        shares: made by `team.shares` for this call.
+        parts: number of shares of the items.
+        shares: created by `team.shares` for this call.
     """
 
     addresses: int
@@ -42,15 +42,15 @@ class Table(NamedTuple):
 
 
 def source(spec: Elementwise) -> str:
-    """The loop in Python. One item is a stretch of one tensor, so that threads share large ones.
+    """Return the loop's Python source; an item is a range of one tensor, so that threads share it.
 
-    `data` is the address of a table, see `Table`. Threads take items in turn; which of them
-    computes an item changes nothing.
+    `data` is the address of an argument struct, see `Table`. Threads claim items dynamically; the
+    assignment of items to threads changes no bit.
 
-    Sums are added up in vector registers, CHUNK elements at a time: their order depends on the
-    processor's vectors, and on nothing else.
+    Sums are accumulated in vector registers, CHUNK elements at a time: their order depends on the
+    processor's vectors only.
 
-    Where numbers are packed an index of the loop is of two neighbours, see `_pair`.
+    If numbers are packed, a loop index covers two adjacent elements, see `_pair`.
     """
     values = [f.name if f.uniform else f"{f.name}_address" for f in spec.fields] + [*spec.scalars]
     lines = _one(spec) if spec.packed else []
@@ -91,8 +91,9 @@ def source(spec: Elementwise) -> str:
             emit("store_total(sums, item, found)")
         return "\n".join(lines) + "\n"
     if spec.sums is None:
-        # A vector of 16-bit numbers is two of float32 registers already. A hash is a chain that
-        # leaves gaps all the same; without it two more run out of registers.
+        # A vector of 16-bit numbers is two of float32 registers already. Random bits (a hash) are a
+        # dependent chain, whose gaps another vector fills; without it two more run out of
+        # registers.
         two = wide or spec.random or spec.arithmetic != FP32
         emit(vector_loops.call("step", "first", "last", values, two))
         return "\n".join(lines) + "\n"
@@ -112,7 +113,7 @@ def source(spec: Elementwise) -> str:
 
 
 def _body(spec: Elementwise) -> list[str]:
-    """The statements for element i."""
+    """Return the statements for element i."""
     lines = [
         f"{field.name} = load_{field.name}({field.name}_address, i)"
         for field in spec.fields
@@ -132,13 +133,13 @@ def _body(spec: Elementwise) -> list[str]:
 
 
 def _arguments(spec: Elementwise) -> list[str]:
-    """What the function of one element takes, beside its index."""
+    """Return the arguments of the function of one element, except its index."""
     read = [f.name for f in spec.fields if f.read and not f.uniform]
     return [*read, *(f.name for f in spec.fields if f.uniform), *spec.scalars]
 
 
 def _one(spec: Elementwise) -> list[str]:
-    """A function of one element's numbers: what is stored of it, and its terms."""
+    """Return a function of one element's numbers; it returns stored values and terms."""
     kept = [spec.kept(field) for _, field in spec.stores]
     lines = [
         *spec.decode_statements(),
@@ -155,9 +156,9 @@ def _one(spec: Elementwise) -> list[str]:
 
 
 def _pair(spec: Elementwise) -> list[str]:
-    """The statements for elements 2 i and 2 i + 1: one load and store for both of each tensor.
+    """Return the statements for elements 2 i and 2 i + 1: one load and store for both per tensor.
 
-    A lane of a vector has both, as a word of two 16-bit numbers or a byte of two of 4 bits.
+    A lane of a vector holds both, as a word of two 16-bit numbers or a byte of two 4-bit numbers.
     """
     lines = []
     for f in spec.fields:
@@ -178,7 +179,7 @@ def _pair(spec: Elementwise) -> list[str]:
 
 
 class Loop:
-    """The compiled loop of a declaration; see `team.run`.
+    """Compiled loop of a declaration; see `team.run`.
 
     Args:
         spec: the declaration.
@@ -197,11 +198,11 @@ class Loop:
 
     @property
     def streamed(self) -> int:
-        """The address of the loop that stores past the cache, see `rewrite.rewritten`."""
+        """Return the address of the loop whose stores bypass the cache, see `rewrite.rewritten`."""
         return self._streamed.address
 
     def function(self) -> Any:
-        """What Numba compiles."""
+        """Return the function that Numba compiles."""
         from mcf.kernels.numba.compile import compiler
 
         return compiler.elementwise(self._spec, self._text, CHUNK)
@@ -213,7 +214,7 @@ class Loop:
         )
 
     def _parts(self) -> tuple[Any, ...]:
-        """All that the loop is made of, beside what `stored.native` knows."""
+        """Return all that determines the loop, except what `stored.native` adds."""
         spec = self._spec
         others = [*spec.helpers().values(), *([] if spec.sums is None else [spec.sums])]
         return (
@@ -229,7 +230,7 @@ class Loop:
 
 
 def build(spec: Elementwise) -> Loop:
-    """The compiled loop of a declaration, made once."""
+    """Return the compiled loop of a declaration, cached."""
     with stored.lock:
         if spec not in _kernels:
             _kernels[spec] = Loop(spec)

@@ -1,4 +1,4 @@
-"""Folds on the CPU: loops over lanes that vectorise, and items that threads share."""
+"""Folds on the CPU: loops over lanes that vectorise, and items shared by threads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mcf.kernels.numba.loops import column_fold_text, fold_text
 from mcf.kernels.numba.loops.fold_text import PRODUCT, SUM, WITHIN
 from mcf.kernels.numba.runtime import team
 
-# Rows and columns of a matrix product that one item computes: GROUP rows of the right matrix stay
-# in the first level of cache while the item's rows go over them.
+# Rows and columns of a matrix product per item: GROUP rows of the right matrix stay in the
+# first-level cache while the item's rows pass over them.
 ROWS, COLUMNS = 32, 128
 
 _SOURCES = {
@@ -50,7 +50,7 @@ _NUMBERS = {
 
 @functools.cache
 def compiled(spec: Fold, kind: str) -> objects.Native:
-    """The kernel of a kind: a key of `_SOURCES`."""
+    """Return the compiled kernel `kind`, a key of `_SOURCES`."""
     text = _SOURCES[kind](spec)
 
     def make() -> tuple[Any, str]:
@@ -64,7 +64,7 @@ def compiled(spec: Fold, kind: str) -> objects.Native:
 
 
 def _run(spec: Fold, kind: str, threads: int, items: int, words: dict[str, int]) -> None:
-    """Call a kernel on its table; `words` lacks the shares."""
+    """Call a kernel on its argument struct; `words` lacks the shares."""
     parts = min(threads, items)
     shares = team.shares(items, parts)
     words |= {"shares": shares.buffer_info()[0], "parts": parts}
@@ -79,7 +79,7 @@ def _threads(work: int) -> int:
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-    """See `mcf.kernels.executor.Executor`."""
+    """Fold rows, see `mcf.kernels.executor.Executor`."""
     components = [c for operand in operands for c in operand]
     outer, total = components[0].shape
     if _are_short(spec, outer, total):
@@ -90,7 +90,7 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
 def fold_within(
     spec: Fold, operands: list[list[Tensor]], least: float, most: float
 ) -> tuple[Tensor, bool] | None:
-    """See `mcf.kernels.executor.Executor`."""
+    """Fold rows with a check of their range, see `mcf.kernels.executor.Executor`."""
     components = [c for operand in operands for c in operand]
     outer, total = components[0].shape
     narrow = spec.formats[0] != FP64 or spec.register != FP64
@@ -103,7 +103,7 @@ def fold_within(
 
 
 def limits(least: float, most: float) -> dict[str, int]:
-    """The words of a range of magnitudes: these are ordered as the integers that they are."""
+    """Return the fields of a range of magnitudes, which are ordered as their bit patterns."""
     low, high = struct.unpack("=qq", struct.pack("=dd", least, most))
     return {"least": low, "most": high}
 
@@ -113,7 +113,7 @@ def _are_short(spec: Fold, rows: int, length: int) -> bool:
 
 
 def _of_blocks(spec: Fold, kind: str, components: list[Tensor], more: dict[str, int]) -> Tensor:
-    """The partial sums of rows, by the kernel of a kind, whose table has these words more."""
+    """Return the partial sums of rows by kernel `kind`; `more` extends its argument struct."""
     outer, total = components[0].shape
     blocks = -(-total // BLOCK)
     items = outer * blocks
@@ -134,29 +134,29 @@ def _of_blocks(spec: Fold, kind: str, components: list[Tensor], more: dict[str, 
     _run(spec, kind, threads, items, words)
     if blocks == 1:
         return out
-    # Blocks by row and rows inside: halving then runs over contiguous rows.
+    # Blocks by row, then rows: halving then runs over contiguous rows.
     by_row = out.reshape(-1, outer, blocks).transpose(1, 2).contiguous()
     return _halve(spec, by_row).reshape(spec.state, outer)
 
 
-# Elements that are worth a loop of their own, and up to which length rows are short.
+# Smallest number of elements for a separate loop; greatest length of short rows.
 _MANY, _SHORT = 1 << 15, 24
 
 
 def deviations(
     spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
 ) -> Tensor | None:
-    """See `mcf.kernels.executor.Executor.fold_deviations`."""
+    """Fold deviations, see `mcf.kernels.executor.Executor.fold_deviations`."""
     if inner == 1:
         return fold(spec, [[c.view(-1, count) for c in x], centre])
     if inner <= column_fold_text.TILE:
-        # Beside each other as the elements of a narrow matrix that are folded together.
+        # Adjacent, like the elements of a narrow matrix that are folded together.
         centre = [c.view(-1, 1, inner).expand(-1, STEP, inner).contiguous() for c in centre]
     return columns(spec, [*x, *centre], count, inner)
 
 
 def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
-    """See `mcf.kernels.executor.Executor.fold_columns`; in float64 registers."""
+    """Fold columns in float64 registers, see `mcf.kernels.executor.Executor.fold_columns`."""
     if x[0].numel() < _MANY or spec.register != FP64:
         return None
     out = _side_by_side(spec, "columns", x, count, inner, inner, 1)
@@ -166,16 +166,16 @@ def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | Non
 def _side_by_side(
     spec: Fold, kind: str, x: list[Tensor], count: int, wide: int, inner: int, far: int
 ) -> Tensor:
-    """The partial sums of all blocks of rows, float64 [state, blocks, rows].
+    """Return the partial sums of all blocks of rows, float64 [state, blocks, rows].
 
     Args:
         spec: the fold.
         kind: its kernel, "columns" or "short".
         x: components.
         count: elements of a row.
-        wide: rows side by side.
-        inner: how far apart elements of a row are.
-        far: how far apart the rows are.
+        wide: number of adjacent rows.
+        inner: stride of the elements of a row.
+        far: stride of the rows.
     """
     size = x[0].numel()
     results, blocks = size // count, -(-count // BLOCK)
@@ -203,13 +203,13 @@ def _side_by_side(
 
 
 class OneFold:
-    """Call a fold or a matrix product on the calling thread, with nothing but addresses.
+    """Call a fold or a matrix product on the calling thread, given only addresses.
 
-    A call's table is one that no other call has at the time: threads may call at once.
+    Each call uses an argument struct that no concurrent call uses: threads may call concurrently.
     """
 
     def __init__(self, spec: Fold, kind: str, items: int, words: dict[str, int]) -> None:
-        """The kernel's sizes by their names; so many items, without those of threads and places."""
+        """Prepare a kernel; `words` are its sizes by name, except threads and addresses."""
         with stored.lock:
             self._call = team.native(compiled(spec, kind).address)
         self._lanes, self._count = spec.state * LANES, sum(spec.components)
@@ -217,13 +217,14 @@ class OneFold:
         self._sizes = {"parts": 1, **words}
         self._shares = team.shares(items, 1)
         self._out, self._end = self._names.index("out"), _WORD * len(self._names)
-        # The components' addresses, then who comes first and, a line further, which item is next.
+        # After the components' addresses: the arrival counter and, one cache line later, the next
+        # item.
         gap = _WORD * (len(self._shares) // 2 - 1)
         self._filled = struct.Struct(f"={self._count}QQ{gap}xQ")
         self._free: list[tuple[int, array[int], Any]] = []
 
     def _table(self) -> tuple[int, array[int], Any]:
-        """The address of a new table, the table, and the room for lanes."""
+        """Return the address of a new argument struct, the struct, and the workspace for lanes."""
         lanes = array("d", bytes(_WORD * self._lanes))
         words = self._sizes | {"bases": 0, "out": 0, "shares": 0, "lanes": lanes.buffer_info()[0]}
         room = array("Q", bytes(_WORD * self._count))
@@ -251,13 +252,13 @@ _WORD = 8
 
 
 def one_fold(spec: Fold, rows: int, length: int) -> OneFold:
-    """The fold of rows of one block each; the components are contiguous [rows, length]."""
+    """Return the fold of contiguous [rows, length], one block per row."""
     sizes = {"total": length, "blocks": 1, "items": rows, "step": STEP}
     return OneFold(spec, "sum", rows, sizes)
 
 
 def product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int, dict[str, int]]:
-    """The number of items of a product of [batch, rows, inner] by [batch, inner, columns]."""
+    """Return items and sizes of a product of [batch, rows, inner] by [batch, inner, columns]."""
     down, across = -(-rows // ROWS), -(-columns // COLUMNS)
     words = {
         "rows": rows,
@@ -271,7 +272,7 @@ def product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int,
 
 
 def one_product(spec: Fold, batch: int, rows: int, inner: int, columns: int) -> OneFold:
-    """The matrix product of contiguous [batch, rows, inner] and [batch, inner, columns]."""
+    """Return the matrix product of contiguous [batch, rows, inner] and [batch, inner, columns]."""
     items, words = product_sizes(batch, rows, inner, columns)
     return OneFold(spec, "product", items, words)
 
@@ -291,7 +292,7 @@ def _halve(spec: Fold, state: Tensor) -> Tensor:
 
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """See `mcf.kernels.executor.Executor`."""
+    """Multiply matrices, see `mcf.kernels.executor.Executor`."""
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
     out = torch.empty((spec.state, batch, rows, columns), dtype=spec.register.dtype, device="cpu")

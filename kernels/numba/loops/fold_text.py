@@ -1,4 +1,4 @@
-"""The text of the CPU's folds."""
+"""Generated source of the CPU's folds."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from mcf.kernels.formats import FP64
 from mcf.kernels.numba.compile import vector_loops
 from mcf.kernels.numba.runtime import team
 
-# The words of the tables that kernels are called with. `bases` are the components' addresses, all
-# else but `out`, `lanes` and `shares` is a number; `step` is STEP, which LLVM must not know: it
-# would unroll the loop over it before it vectorises.
+# Fields of the kernels' argument structs. `bases` are the components' addresses; all others except
+# `out`, `lanes` and `shares` are numbers. `step` is STEP, hidden from LLVM, which would unroll the
+# loop over it before vectorising.
 SUM = ("bases", "out", "lanes", "shares", "parts", "total", "blocks", "items", "step")
 PRODUCT = (
     *("bases", "out", "shares", "parts"),
     *("rows", "inner", "columns", "stride", "down", "across"),
 )
-# Of a fold that looks at its first operand: where it says of each item whether a magnitude that is
-# not 0 is out of a range, and the range, as the integers that float64 numbers are.
+# For a fold that checks its first operand: address of one flag per item, set if a magnitude other
+# than 0 is out of range, and the range as bit patterns of float64.
 WITHIN = (*SUM, "outside", "least", "most")
 _ADDRESSES = ("bases", "out", "lanes", "shares", "outside")
 
 
 class _Source:
-    """The text of a kernel, indented as it grows."""
+    """Source of a kernel under construction."""
 
     def __init__(self, spec: Fold, words: Sequence[str], operands: bool = True) -> None:
         self.spec = spec
-        # Functions that are steps of loops, before the kernel.
+        # Functions that are steps of loops, placed before the kernel.
         self.steps: list[str] = []
         self.lines = ["def kernel(data):"]
         self.addresses = [
@@ -51,7 +51,7 @@ class _Source:
         return "\n".join([*self.steps, *self.lines]) + "\n"
 
     def term(self, indices: list[str]) -> str:
-        """A call of the term on one element of each operand, given its index."""
+        """Return a call of the term on one element of each operand, given its index."""
         operands = []
         for o, (count, index) in enumerate(zip(self.spec.components, indices, strict=True)):
             loads = [f"load_{o}_{c}(address_{o}_{c}, {index})" for c in range(count)]
@@ -64,7 +64,7 @@ class _Source:
         return terms[0]
 
     def state(self, index: str, shadow: bool = False) -> str:
-        """The partial sum of a lane; `shadow` reads a lane which the loop does not write."""
+        """Return the partial sum of a lane; `shadow` reads a lane that the loop does not write."""
         which = "peek" if shadow else "lane"
         cells = [f"{which}(lanes, {k} * stride + {index})" for k in range(self.spec.state)]
         return "(" + ", ".join(cells) + ",)"
@@ -72,13 +72,13 @@ class _Source:
     def lanes(
         self, depth: int, first: str, last: str, names: Sequence[str], index: str, value: str
     ) -> None:
-        """A loop for j = first, ..., last - 1 that stores `value` as the partial sum at `index`.
+        """Add a loop over j = first, ..., last - 1 that stores `value` as the state at `index`.
 
         Args:
             depth: of the loop.
             first: a number.
             last: a number.
-            names: the variables, beside j and addresses, that `index` and `value` use.
+            names: the variables, other than j and addresses, that `index` and `value` use.
             index: of the lane.
             value: the partial sum.
         """
@@ -91,12 +91,13 @@ class _Source:
 
 
 def sum_source(spec: Fold, looks: bool = False) -> str:
-    """The kernel that folds blocks: item k is block k % blocks of row k // blocks.
+    """Return the kernel that folds blocks: item k is block k % blocks of row k // blocks.
 
-    With `looks` it looks at a block of float64 before it folds it, while that comes into the cache.
+    With `looks` it checks the range of a float64 block before folding it, while the block is loaded
+    into the cache.
     """
     text = _Source(spec, WITHIN if looks else SUM)
-    # An operand of one element for each row is read at that.
+    # An operand with one element per row is read at the row's index.
     operands = len(spec.components) - spec.fixed
     fixed = ["row"] * spec.fixed
 
@@ -117,7 +118,7 @@ def sum_source(spec: Fold, looks: bool = False) -> str:
         text.add(depth, "start += LANES")
 
     inside = team.ITEMS_DEPTH + 2
-    # Addresses advance by words of 64 bits.
+    # Addresses advance by 64-bit units.
     words = "LANES" if spec.register == FP64 else "(LANES // 2)"
     text.add(
         inside - 1,
@@ -131,7 +132,7 @@ def sum_source(spec: Fold, looks: bool = False) -> str:
     if looks:
         text.add(inside - 1, "found = 0", "for i in range(start, stop):")
         for c in range(spec.components[0]):
-            # Without branches, so that it is a loop over vectors.
+            # Without branches, so that the loop vectorises.
             text.add(inside, f"x = number(address_0_{c}, i) & 0x7FFFFFFFFFFFFFFF")
             text.add(inside, "found |= (x != 0) & ((x < least) | (x > most))")
         text.add(inside - 1, "put(outside, item, found)")
@@ -153,16 +154,16 @@ def sum_source(spec: Fold, looks: bool = False) -> str:
 
 
 def within_source(spec: Fold) -> str:
-    """The kernel of blocks that looks at them, see `sum_source`."""
+    """Return the kernel that also checks the range of blocks, see `sum_source`."""
     return sum_source(spec, looks=True)
 
 
 def product_source(spec: Fold) -> str:
-    """The kernel that folds the inner dimension of matrix products.
+    """Return the kernel that folds the inner dimension of matrix products.
 
     An item is a block of at most ROWS times COLUMNS results of one matrix. Lanes are the results
-    themselves. Items go along rows first, so that threads work on different rows: what one
-    prefetches beyond the end of its block another would have to take back.
+    themselves. Items advance along rows first, so that threads work on different rows: a thread
+    that prefetches beyond its block would otherwise take lines from another.
     """
     text = _Source(spec, PRODUCT)
 
@@ -202,9 +203,9 @@ def product_source(spec: Fold) -> str:
 
 
 def halving_source(spec: Fold) -> str:
-    """The kernel that adds the second half of rows of [state, rows, columns] to the first.
+    """Return the kernel that adds the second half of rows of [state, rows, columns] to the first.
 
-    A call makes `half` rows of `count`. An odd row in the middle stays.
+    A call computes `half` rows out of `count`. An odd row in the middle stays.
     """
     text = _Source(spec, ("lanes", "rows", "columns", "count", "half"), operands=False)
     text.add(1, "stride = rows * columns", "for row in range(count - half):")

@@ -1,6 +1,6 @@
-"""Loops on integers, several times faster than torch: digits of long accumulators, sums of squares.
+"""Integer loops faster than PyTorch's: digits of long accumulators, sums of squares.
 
-Nothing in them is contracted or reordered: without fastmath Numba's are IEEE operations.
+Nothing in them is contracted or reordered: without fastmath Numba's operations are IEEE's.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mcf.kernels.numba.cache import objects
 from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.runtime import team
 
-# Elements that are widened at a time: they stay in the cache.
+# Elements that are widened at a time, which stay in the cache.
 BLOCK = 1 << 14
 
-# The mantissa is an integer of 53 bits with its sign; a subnormal number is scaled before.
+# The mantissa is a signed integer of 53 bits; a subnormal number is scaled first.
 _DIGITS = """
 def kernel(data):
     x, exponent, digits = word(data, 0), word(data, 1), word(data, 2)
@@ -73,12 +73,12 @@ def _digits_function() -> tuple[Any, str]:
 
 @stored.once
 def digits_loop() -> objects.Native:
-    """The loop that adds to digits, which goes with this object."""
+    """Return the loop that adds to digits; the object owns its code."""
     return stored.native(("digits", _DIGITS), _digits_function)
 
 
 def add_digits(x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
-    """See `mcf.kernels.executor.Executor`."""
+    """Add to digits, see `mcf.kernels.executor.Executor`."""
     x, exponent = x.contiguous(), exponent.long().contiguous()
     sizes = (*x.shape, digits.shape[1], base)
     table = array("q", [x.data_ptr(), exponent.data_ptr(), digits.data_ptr(), *sizes])
@@ -108,7 +108,7 @@ def _squares_function(register: Format, high_bits: int, low_bits: int) -> tuple[
 
 @stored.once
 def squares_loop(register: Format, high_bits: int, low_bits: int) -> objects.Native:
-    """The loop that adds squares up, for one pair of numbers of bits."""
+    """Return the loop that sums squares, for one pair of bit counts."""
     return stored.native(
         ("squares", _SQUARES, register, high_bits, low_bits),
         lambda: _squares_function(register, high_bits, low_bits),
@@ -116,10 +116,10 @@ def squares_loop(register: Format, high_bits: int, low_bits: int) -> objects.Nat
 
 
 def square_sums(t: Tensor, first: float, second: float, high: int, low: int) -> tuple[int, int]:
-    """See `mcf.kernels.executor.Executor`; for 16-bit formats and float32.
+    """Sum squares of 16-bit formats and float32, see `mcf.kernels.executor.Executor`.
 
-    The squares of 16-bit numbers are exact in float32 where they are not too small to count, those
-    of float32 in float64.
+    The squares of 16-bit numbers are exact in float32 unless too small to count, those of float32
+    are exact in float64.
     """
     address = squares_loop(FP32 if t.dtype.itemsize == 2 else FP64, high, low).address
     scales, out = array("d", [first, second]), array("q", [0, 0])

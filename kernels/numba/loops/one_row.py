@@ -1,4 +1,4 @@
-"""A loop over one row of few elements, on the calling thread: nothing but its addresses changes."""
+"""Call a loop over one small row on the calling thread, where only its addresses change."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ _WORDS = len(Table._fields)
 class OneRow:
     """Call a loop with the addresses of one row's tensors, in the order of its fields.
 
-    A call's table is one that no other call has at the time: threads may call at once. What a loop
-    counts in it is set to 0 with the addresses, which lie before it.
+    Each call uses an argument struct that no concurrent call uses: threads may call concurrently.
+    The loop's counters are reset together with the addresses, which precede them.
     """
 
     def __init__(
         self, loop: Loop, fields: int, items: Any, scalars: Any, *, counts: bool = False
     ) -> None:
-        """See `element_loops.Table`.
+        """Prepare the loop, see `element_loops.Table`.
 
         Args:
             loop: the loop.
-            fields: how many tensors it takes.
+            fields: number of its tensors.
             items: the arrays `rows`, `starts` and `stops`.
-            scalars: of the row, in the registers' format; None where there are none.
+            scalars: of the row, in the registers' format; None if there are none.
             counts: whether it has one sum.
         """
         self._call = team.native(loop.address)
         self._fields, self._items, self._scalars = fields, items, scalars
         self._shares = array("Q", team.shares(len(items[0]), 1).tobytes())
-        # The addresses, then who comes first and, a line further, which item is next.
+        # After the addresses: the arrival counter and, one cache line later, the next item.
         gap = _WORD * (len(self._shares) // 2 - 1)
         self._filled = struct.Struct(f"={fields}QQ{gap}xQ")
         self._counts = counts
         self._free: list[tuple[int, array[int], array[float]]] = []
-        # A function is called in less time than an object that has one.
+        # Calling a function is faster than calling an object with `__call__`.
         self.call = self._function()
 
     def _table(self) -> tuple[int, array[int], array[float]]:
-        """The address of a new table, the table, and what the items count."""
+        """Return the address of a new argument struct, the struct, and the items' counts."""
         room = array("Q", bytes(_WORD * self._fields))
         items = [x.ctypes.data for x in self._items]
         scalars = 0 if self._scalars is None else self._scalars.ctypes.data
@@ -58,7 +58,7 @@ class OneRow:
         table[0], table[_WORDS - 1] = (place + _WORD * k for k in (_WORDS, _WORDS + self._fields))
         return place, table, counted
 
-    # `sum` would add with a correction from Python 3.12 on: other bits than `Launch.run` has.
+    # `sum` compensates from Python 3.12 on and would differ in bits from `Launch.run`.
     def _function(self) -> Callable[[list[int]], tuple[float] | None]:
         free, pack, native, start = self._free, self._filled.pack_into, self._call, _WORD * _WORDS
 
@@ -77,5 +77,5 @@ class OneRow:
         return call
 
     def __call__(self, addresses: list[int]) -> tuple[float] | None:
-        """Apply the kernel; its sum where it has one. The attribute `call` does the same."""
+        """Apply the kernel and return its sum, if any. The attribute `call` does the same."""
         return self.call(addresses)

@@ -1,8 +1,8 @@
-"""Elements that a mask picks out of tensors, and elements put where it holds, in one loop.
+"""Select elements by a mask, or insert elements where it holds, in one loop.
 
-The loop does not ask whether an element is picked: it writes each one where the next picked one
-belongs, and the next overwrites it. So a mask without a pattern costs no mispredicted branches, and
-a word of eight that picks none is passed over.
+The loop does not branch on the mask: it writes each element at the next output index, and the next
+element overwrites it. A random mask therefore costs no mispredicted branches, and eight elements
+whose mask bytes are all 0 are skipped.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from torch import Tensor
 from mcf.kernels.numba.runtime import pages, team
 from mcf.kernels.sequence import native_of
 
-# Elements of an item, a multiple of 8; those from which the loop is worth a compilation.
+# Elements of an item, a multiple of 8; smallest number of elements worth a compilation.
 BLOCK, MANY = 1 << 16, 1 << 13
-# Of how many elements of so many bytes one has to be picked: where fewer are, a search for their
-# places and a gather take less time.
+# Greatest number of elements per selected one, by element size: for sparser masks `nonzero` and a
+# gather are faster.
 SPARSE = {8: 16, 4: 16, 2: 4}
 
 _WORDS = "mask counts total shares parts".split()
-# Loads and stores of so many bytes.
+# Loads and stores by element size in bytes.
 _ACCESS = {8: ("number", "put"), 4: ("half", "put_half"), 2: ("short", "put_short")}
 
 
 def _text(terms: int, size: int, into: bool) -> str:
-    """The loop over blocks: of each, `counts` has how many elements are picked before it.
+    """Return the loop over blocks, where `counts` has the number of selected elements before each.
 
-    The tensors are targets and sources; `into` puts sources in order where the mask holds, and
-    takes the others from the tensors behind them.
+    The tensors are targets and sources. `into` inserts source elements in order where the mask
+    holds, and copies the others from further tensors after the sources.
     """
     load, store = _ACCESS[size]
     parts = range(terms)
@@ -45,7 +45,7 @@ def _text(terms: int, size: int, into: bool) -> str:
     lines += ["    " + line for line in team.ITEMS]
     if into:
         body = [
-            # The place behind the last one holds nothing.
+            # The index after the last element is out of bounds.
             "last = max(number(counts, item + 1), 1)",
             "for i in range(i, stop):",
             "    k, m = min(j, last - 1), byte(mask, i) != 0",
@@ -63,11 +63,11 @@ def _text(terms: int, size: int, into: bool) -> str:
         ]
         body = [
             "last = number(counts, item + 1)",
-            # Eight elements end where the next block's begin, at most.
+            # Eight stores end at most where the next block's output begins.
             "while i + 8 <= stop and j + 8 <= last:",
             "    w = number(mask, i >> 3)",
             "    if w != 0:",
-            # The lowest bit of each byte that is not 0.
+            # The lowest bit of each nonzero byte.
             *(f"        w |= w >> {k}" for k in (4, 2, 1)),
             *eight,
             "    i += 8",
@@ -93,10 +93,10 @@ def _usable(mask: Tensor, tensors: Sequence[Tensor]) -> bool:
 
 
 def _starts(mask: Tensor) -> tuple[Tensor, array[int]]:
-    """The mask at an address that is a multiple of 8, and what is picked before each block."""
+    """Return the mask 8-byte aligned, and the number of selected elements before each block."""
     mask = mask.contiguous()
     mask = mask.clone() if mask.data_ptr() % 8 else mask
-    # As bytes: a mask that views other bytes than 0 and 1 has more than a count of truths says.
+    # Compared as bytes: a mask that views bytes other than 0 and 1 would be miscounted.
     whole = mask.reshape(-1).view(torch.uint8).numpy()
     starts = array("q", [0])
     for first in range(0, len(whole), BLOCK):
@@ -118,9 +118,9 @@ def _run(mask: Tensor, starts: array[int], tensors: Sequence[Tensor], terms: int
 
 
 def picked(x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:
-    """The elements of tensors for which a mask of their shape holds, as vectors.
+    """Return the elements of tensors for which a mask of their shape holds, as vectors.
 
-    None where a search for their places is the better way: of few elements, or few of many.
+    Return None if `nonzero` is faster: small inputs, or a sparse mask.
     """
     if not _usable(mask, x):
         return None
@@ -134,9 +134,10 @@ def picked(x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:
 
 
 def replaced(x: Sequence[Tensor], mask: Tensor, source: Sequence[Tensor]) -> list[Tensor] | None:
-    """Copies of tensors with a source's elements, in order, where a mask of their shape holds.
+    """Return copies of tensors with a source's elements, in order, where the mask holds.
 
-    None where there is no loop for them, or fewer elements in the source than the mask asks for.
+    Return None if there is no loop for them, or if the source has fewer elements than the mask
+    selects.
     """
     if not _usable(mask, [*x, *source]):
         return None

@@ -1,8 +1,8 @@
 """Prepared calls whose items several threads share, as steps of native programs.
 
-Native code that calls them has no Python between two steps, so what `team.run` does is native here:
-the counters of the shares are put back, and the team of torch's threads is called. How many threads
-that may be is read at each call, where `team.announce` left it.
+A native program has no Python between two steps, so the work of `team.run` is native here: reset
+the counters of the shares, and call PyTorch's team of threads. The number of threads is read at
+each call, as stored by `team.announce`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mcf.kernels.sequence import Bindable, Bound, native_of
 
 _WORD = 8
 
-# The words: code and its table, the shares and how many, the team, what the items count and how
-# many they are, and any of these counts.
+# Fields: code and its argument struct, the shares and their number, the team, the items' counts and
+# their number, and the output for the sum of counts.
 _SHARED = """
 def kernel(data):
     function, table, shares, parts = word(data, 0), word(data, 1), word(data, 2), number(data, 3)
@@ -49,22 +49,22 @@ def kernel(data):
 
 
 def _parts(items: int) -> int:
-    """Into how many shares items are cut: those of all threads that there may ever be."""
+    """Return the number of shares of the items: the maximum thread count."""
     return max(1, min(items, max(os.cpu_count() or 1, torch.get_num_threads())))
 
 
 def _bound(
     function: int, table: array[int], shares: array[int], counts: Any, at: Sequence[int], keep: Any
 ) -> Bound:
-    """A loop over shared items as one call.
+    """Bind a loop over shared items as one call.
 
     Args:
         function: the address of the loop.
-        table: that it is called with.
+        table: its argument struct.
         shares: of its items.
-        counts: what the items count, an array of float64; None where they count nothing.
+        counts: the items' counts, an array of float64; None if they count nothing.
         at: as in `Bound`.
-        keep: what the table needs beside these.
+        keep: further objects that the argument struct needs alive.
     """
     place, parts = table.buffer_info()[0], len(shares) // team.SHARE - 1
     counted = (0, 0) if counts is None else (counts.ctypes.data, counts.size)
@@ -78,10 +78,10 @@ def _bound(
 
 
 class _Repeated(Bindable):
-    """A call on operands that are elsewhere each time, by a program of this one step."""
+    """Call on operands at different addresses each time, by a program of this one step."""
 
     def __init__(self, given: int) -> None:
-        """Of so many addresses."""
+        """Prepare for `given` addresses."""
         self._given = given
         self._program: Program | None = None
 
@@ -93,17 +93,17 @@ class _Repeated(Bindable):
 
 
 class SharedRow(_Repeated):
-    """`one_row.OneRow` of many elements."""
+    """Large row: `one_row.OneRow` with items shared by threads."""
 
     def __init__(
         self, loop: Loop, fields: int, items: Any, scalars: Any, *, counts: bool = False
     ) -> None:
-        """As that of `OneRow`."""
+        """Prepare the loop; arguments as in `OneRow`."""
         super().__init__(fields)
         self._loop, self._items, self._scalars, self._counts = loop, items, scalars, counts
 
     def bound(self, addresses: Sequence[int]) -> Bound:
-        """The call for these addresses."""
+        """Bind the call to operand addresses."""
         fields, head = self._given, len(Table._fields)
         places = [x.ctypes.data for x in self._items]
         scalars = 0 if self._scalars is None else self._scalars.ctypes.data
@@ -119,19 +119,19 @@ class SharedRow(_Repeated):
         return _bound(self._loop.address, table, shares, counts, at, self)
 
     def __call__(self, addresses: Sequence[int]) -> tuple[float] | None:
-        """Apply the kernel; where it counts, 1 for any number and 0 for none."""
+        """Run the kernel; if it counts failures, return 1.0 if there was any, else 0.0."""
         done = self._call(addresses)
         return (0.0 if done else 1.0,) if self._counts else None
 
 
 class _Blocks(Bindable):
-    """The partial sums of all blocks of rows, [state, rows * blocks]."""
+    """Partial sums of all blocks of rows, [state, rows * blocks]."""
 
     def __init__(self, spec: Fold, rows: int, length: int, limits: dict[str, int] | None) -> None:
         self._spec, self._rows, self._length, self._limits = spec, rows, length, limits
 
     def bound(self, addresses: Sequence[int], out: int) -> Bound:
-        """The call for the components and for where the sums go."""
+        """Bind the call to the components' addresses and the sums' address."""
         spec, blocks = self._spec, -(-self._length // BLOCK)
         items = self._rows * blocks
         parts = _parts(items)
@@ -166,17 +166,17 @@ class _Blocks(Bindable):
 
 
 class SharedProduct(Bindable):
-    """`fold_loops.one_product` of many elements."""
+    """Large product: `fold_loops.one_product` with items shared by threads."""
 
     def __init__(self, spec: Fold, shape: tuple[int, int, int, int]) -> None:
-        """Of batch, rows, inner size and columns."""
+        """Prepare a product of shape (batch, rows, inner size, columns)."""
         self._spec = spec
         self._items, self._words = fold_loops.product_sizes(*shape)
         self._given = sum(spec.components) + 1
         self._program: Program | None = None
 
     def bound(self, addresses: Sequence[int], out: int) -> Bound:
-        """The call for the components and for where the sums go."""
+        """Bind the call to the components' addresses and the sums' address."""
         parts = _parts(self._items)
         shares = array("Q", team.shares(self._items, parts).tobytes())
         words = {"out": out, "shares": shares.buffer_info()[0], "parts": parts, "bases": 0}
@@ -203,13 +203,13 @@ class SharedProduct(Bindable):
 
 
 class _Halving(Bindable):
-    """A step of the halving of blocks [state, blocks, rows], in place."""
+    """One step of halving blocks [state, blocks, rows], in place."""
 
     def __init__(self, spec: Fold, blocks: int, rows: int, count: int) -> None:
         self._spec, self._sizes = spec, [blocks, rows, count, (count + 1) // 2]
 
     def bound(self, addresses: Sequence[int]) -> Bound:
-        """The call for sums at an address."""
+        """Bind the call to the sums' address."""
         table = array("Q", [*addresses, *self._sizes, 0])
         place = table.buffer_info()[0]
         end = place + _WORD * (len(table) - 1)
@@ -219,12 +219,12 @@ class _Halving(Bindable):
 
 
 class LongFold(Bindable):
-    """A fold of float64 rows of several blocks, or of many rows."""
+    """Fold of float64 rows of several blocks, or of a large number of rows."""
 
     def __init__(
         self, spec: Fold, rows: int, length: int, limits: dict[str, int] | None = None
     ) -> None:
-        """The components are contiguous [rows, length]; limits as in `within`."""
+        """Prepare a fold of contiguous components [rows, length]; limits as in `within`."""
         self._sizes = spec, rows, length
         given, blocks, state = sum(spec.components), -(-length // BLOCK), spec.state
         x, out, room, by_row = [*range(given)], given, given + 1, given + 2
@@ -233,7 +233,7 @@ class LongFold(Bindable):
             Launch(_Blocks(spec, rows, length, limits), x, out if blocks == 1 else room)
         ]
         if blocks > 1:
-            # As `fold_loops.fold`: blocks by row and rows inside, halved, and the first of each.
+            # As in `fold_loops.fold`: blocks by row, then rows; halved, and the first of each.
             order = np.arange(state * items).reshape(state, rows, blocks).transpose(0, 2, 1)
             steps.append(Move([room], [by_row], state * items, order))
             count = blocks
@@ -247,14 +247,14 @@ class LongFold(Bindable):
         self._program = program
 
     def within(self, least: float, most: float) -> LongFold:
-        """The fold that stops a program where a magnitude that is not 0 is out of a range.
+        """Return the fold that stops a program if a magnitude other than 0 is out of a range.
 
-        It looks at the numbers of the first operand while they come into the cache.
+        It checks the numbers of the first operand while they are loaded into the cache.
         """
         return LongFold(*self._sizes, fold_loops.limits(least, most))
 
     def bound(self, addresses: Sequence[int], out: int) -> Bound:
-        """All of it as one step."""
+        """Bind the fold to addresses as one step."""
         return self._program.bound([*addresses, out])
 
     def __call__(self, addresses: Sequence[int], out: int) -> None:
@@ -263,7 +263,7 @@ class LongFold(Bindable):
 
 
 def long_fold(spec: Fold, rows: int, length: int) -> LongFold | None:
-    """The fold of contiguous [rows, length]; None where threads are not called natively."""
+    """Return the fold of contiguous [rows, length]; None if threads cannot be called natively."""
     if spec.register != FP64 or not team.is_native():
         return None
     return LongFold(spec, rows, length)

@@ -1,8 +1,8 @@
-"""Large pages for large memory that a loop is the first to write: a matter of speed, never of bits.
+"""Request 2 MiB pages for large memory that a loop writes first; affects speed, never bits.
 
-glibc takes each block beyond 32 MiB from the system and gives it back as soon as it is freed, so
-that every such result is new memory, handed out and cleared a page of 4 KiB at a time: three
-quarters of the time of an addition. Linux has pages of 2 MiB for who asks (madvise(2)).
+glibc maps each block above 32 MiB from the system and unmaps it when it is freed. Every such result
+is therefore new memory, mapped and cleared in pages of 4 KiB: three quarters of the time of an
+addition. Linux provides pages of 2 MiB on request (madvise(2)).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import mmap
 from collections.abc import Callable
 from pathlib import Path
 
-# Bytes beyond which glibc's blocks are the system's (M_MMAP_THRESHOLD, mallopt(3)).
+# Size in bytes above which glibc maps blocks (M_MMAP_THRESHOLD, mallopt(3)).
 LARGE = 32 << 20
 _CHOICE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @functools.cache
 def _advised() -> Callable[[int, int, int], int] | None:
-    """madvise of this process; None where it has none, or where pages are none of its business."""
+    """Return madvise of this process; None if it is missing or large pages need no request."""
     try:
         if "[madvise]" not in _CHOICE.read_text():
             return None
@@ -32,10 +32,10 @@ def _advised() -> Callable[[int, int, int], int] | None:
 
 
 def ask(address: int, size: int) -> bool:
-    """Ask for large pages for so many bytes at an address that are going to be written.
+    """Request large pages for a number of bytes at an address, before they are written.
 
     Returns:
-        Whether the system took notice; what it makes of it is its own affair.
+        Whether the system accepted the request; it need not provide large pages.
     """
     function = _advised() if size >= LARGE else None
     if function is None:

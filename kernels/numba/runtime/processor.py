@@ -1,6 +1,6 @@
-"""The processor that CPU loops are compiled for: as LLVM sees it, or as Numba's variables say.
+"""Describe the processor that CPU loops are compiled for: LLVM's host or Numba's settings.
 
-`NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` name another one, an older one say.
+`NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` select another processor, for example an older one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 
 def _setting(name: str) -> str | None:
-    """A variable of Numba's: what it has read, or will read once it is imported."""
+    """Return a Numba setting: as read by Numba, or as it will be read on import."""
     numba: Any = sys.modules.get("numba")
     config = getattr(numba, "config", None)
     return getattr(config, name) if hasattr(config, name) else os.environ.get(f"NUMBA_{name}")
@@ -29,12 +29,12 @@ def _host() -> tuple[str, str]:
 
 
 def name() -> str:
-    """LLVM's name of the processor."""
+    """Return LLVM's name of the processor."""
     return _setting("CPU_NAME") or _host()[0]
 
 
 def features() -> str:
-    """What it has and has not, as LLVM writes it: `+fma,-avx512f`."""
+    """Return the processor's features as LLVM writes them: `+fma,-avx512f`."""
     chosen = _setting("CPU_FEATURES")
     if chosen is not None:
         return chosen
@@ -42,16 +42,16 @@ def features() -> str:
 
 
 def vector_bytes() -> int:
-    """Bytes of its widest vectors, 16 where nothing is known."""
+    """Return the bytes of the processor's widest vectors, 16 if unknown."""
     has = features().split(",")
     return 64 if "+avx512f" in has else 32 if "+avx" in has else 16
 
 
 def both_pipes() -> bool:
-    """Whether this processor has pipes for products beside those for sums."""
+    """Return whether this processor has separate pipes for products and for sums."""
     return name().startswith("znver") and "+fma" in features().split(",")
 
 
 def shuffles_parts() -> bool:
-    """Whether one instruction takes any 16-bit parts of two vectors of 512 bits."""
+    """Return whether one instruction permutes the 16-bit parts of two vectors of 512 bits."""
     return "+avx512bw" in features().split(",")

@@ -1,30 +1,30 @@
-"""Whether what a loop writes goes past the processor's cache: a matter of speed, never of bits."""
+"""Decide whether a loop's stores bypass the processor's cache; affects speed, never bits."""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
 
-# Bytes of a line of the cache.
+# Bytes of a cache line.
 LINE = 64
-# The most of a last level that counts for each processor that shares it. Machines have 1 to 16 MiB
-# for a thread. A virtual machine is told the size of the whole socket's, which it shares with
-# others that it does not see: hundreds of MiB for two processors, of which it may keep a small
-# part. Less than this is not believed: some are not told of their last level.
+# Upper limit of the last-level cache per processor that shares it. Machines have 1 to 16 MiB per
+# thread. A virtual machine reports the size of the socket's cache, which it shares with others that
+# it does not see: hundreds of MiB for two processors, of which it may keep a small part. Smaller
+# sizes are not believed either: some virtual machines report no last level.
 SHARE = 16 << 20
-# Where nothing is known.
+# Default where the size is unknown.
 _USUAL = 32 << 20
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @functools.cache
 def last_level() -> int:
-    """Bytes of the last level of cache that this machine's processors can expect to keep."""
+    """Return the bytes of last-level cache that this machine's processors can expect to keep."""
     return capacity(_CACHES)
 
 
 def capacity(folder: Path) -> int:
-    """The same of a folder of Linux that describes a processor's caches; 32 MiB of any other."""
+    """Return `last_level` for a sysfs folder of one processor's caches; 32 MiB if unreadable."""
     found = []
     for cache in folder.glob("index*"):
         try:
@@ -37,17 +37,17 @@ def capacity(folder: Path) -> int:
 
 
 def _bytes(text: str) -> int:
-    """`491520K` in bytes."""
+    """Convert a size such as `491520K` to bytes."""
     number = text.strip()
     return int(number.removesuffix("K")) << 10 if number.endswith("K") else int(number)
 
 
 def _count(text: str) -> int:
-    """How many processors a list like `0-3,8` names; an empty one names this one."""
+    """Return the number of processors in a list such as `0-3,8`; 1 for an empty list."""
     ranges = [part.split("-") for part in text.strip().split(",") if part]
     return max(1, sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges))
 
 
 def worthwhile(moved: int) -> bool:
-    """Whether a loop that reads and writes so many bytes finds none of them in the cache again."""
+    """Return whether a loop that moves so many bytes leaves none of them in the cache for reuse."""
     return moved >= last_level()

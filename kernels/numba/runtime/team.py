@@ -1,11 +1,11 @@
-"""Threads for CPU loops: torch's own OpenMP team where there is one, else a pool of Python threads.
+"""Threads for CPU loops: PyTorch's OpenMP team if there is one, else a pool of Python threads.
 
-OpenMP workers spin for a while after torch's last parallel operation. A thread of our own would
+OpenMP workers spin for a while after PyTorch's last parallel operation. A separate thread would
 have to share a core with one of them.
 
-A callback is native code, `void(uint64 data)`, that any number of threads call at once. It takes
-its items from counters with `memory.claim` until none is left, so that results must not depend on
-which thread computes an item.
+A callback is native code, `void(uint64 data)`, that any number of threads call concurrently. It
+takes its items from counters with `memory.claim` until none is left, so that results must not
+depend on which thread computes an item.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 
 from mcf.kernels.forks import forked
 
-# Below this many elements a second thread costs more than it saves. Arithmetic and sums of pairs
-# take half a nanosecond to one an element in the caches, so that this is 30 to 70 microseconds. To
-# wake one thread takes some 30, and of many processors the last comes later. Where others have the
-# processors, a team waits until each of its threads had its turn, which takes milliseconds.
+# Below this number of elements a second thread costs more than it saves. Arithmetic and sums of
+# pairs take 0.5 to 1 ns per element in cache, so the threshold is 30 to 70 microseconds. Waking one
+# thread takes some 30, and with many processors the last one arrives later. On an oversubscribed
+# machine a team waits until each thread was scheduled, which takes milliseconds.
 SERIAL = 65536
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
@@ -39,10 +39,10 @@ _pool_lock = threading.Lock()
 
 @functools.cache
 def _openmp() -> Any:
-    """GOMP_parallel of the library that torch itself runs on, or None."""
+    """Return GOMP_parallel of the library that PyTorch itself runs on, or None."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        # A symbol is looked for in the libraries that this one depends on, too.
+        # Symbols are also looked up in the dependencies of this library.
         entry = ctypes.CDLL(str(library)).GOMP_parallel
     except (OSError, AttributeError):
         return None
@@ -76,7 +76,7 @@ def run(address: int, data: int, threads: int) -> None:
     Args:
         address: a function `void(uint64)` that does not need the GIL.
         data: its argument.
-        threads: how many threads call it; there may come fewer, and one is the caller's.
+        threads: maximum number of threads that call it, including the caller's.
     """
     call = native(address)
     if threads <= 1:
@@ -93,20 +93,20 @@ def run(address: int, data: int, threads: int) -> None:
         other.result()
 
 
-# What native code reads that calls the team itself (`shared`): where GOMP_parallel is and how many
-# threads it may call.
+# Read by native code that calls the team itself (`shared`): the address of GOMP_parallel and the
+# number of threads that it may use.
 words = array("Q", [0, 1])
 
 
 def is_native() -> bool:
-    """Whether native code can call the team."""
+    """Return whether native code can call the team."""
     return _openmp() is not None
 
 
 def announce() -> None:
-    """Write down how many threads native code that is called next may use.
+    """Store the number of threads that the next native call may use.
 
-    Another thread's number may come between: then it is that number, which changes no bit.
+    Another thread may overwrite it before the call; the number changes no bit.
     """
     entry = None if forked() else _openmp()
     threads = 1 if entry is None else torch.get_num_threads()
@@ -118,17 +118,17 @@ def announce() -> None:
 
 @functools.cache
 def native(address: int) -> Callable[[int], None]:
-    """The function at an address, called without the GIL."""
+    """Return the function at an address, called without the GIL."""
     return _Callback(address)
 
 
-# The words of one share: the next item, the end, the first item, and what fills a line of the
-# cache, so that threads do not disturb each other.
+# Fields of one share: next item, end, first item, and padding to a cache line, so that threads do
+# not disturb each other.
 SHARE = 8
 
-# The loops over a table's items in generated code, where `shares` is their address and `parts`
-# their number. A thread takes the share of its arrival first, whose items lie side by side in
-# memory, and then what others have left over.
+# Loops over a table's items in generated code, where `shares` is the address of the shares and
+# `parts` their number. A thread first takes the share of its arrival index, whose items are
+# contiguous in memory, then items left in other shares.
 ITEMS = (
     "arrival = claim(shares, 0)",
     "for turn in range(parts):",
@@ -140,12 +140,12 @@ ITEMS = (
     "            break",
 )
 ITEMS_DEPTH = 2
-# The variables of these lines: a word of a table that has such a name would be overwritten.
+# Variables of these lines: a field of an argument struct with such a name would be overwritten.
 ITEMS_NAMES = frozenset({"arrival", "turn", "share", "end", "item"})
 
 
 def shares(items: int, parts: int) -> array[int]:
-    """Items 0, 1, ... cut into parts as ITEMS takes them: the number of threads that came first."""
+    """Cut items 0, 1, ... into parts as ITEMS reads them: next, end, first, padding."""
     words = array("q", bytes(8 * SHARE * (parts + 1)))
     for part in range(parts):
         words[SHARE * (part + 1)] = items * part // parts

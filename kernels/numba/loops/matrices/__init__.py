@@ -1,1 +1,1 @@
-"""Loop over matrices: eliminations, reflections, rotations, refinements, decompositions."""
+"""Loops over matrices: eliminations, reflections, rotations, refinements, decompositions."""

@@ -1,11 +1,10 @@
-"""The text of the CPU's whole decompositions, which call the loops of sweeps and corrections.
+"""Generated source of whole decompositions, which call the loops of sweeps and corrections.
 
-Each thread has tables of its own for these loops, whose operands are in its memory. Operands, each
-in its own: `a` is given; `f` the scaled matrix, rows by columns, `b` what is made orthogonal, by
-`w` into `x`, with squared norms `d`; `j` and `k` what the sweeps turn; `n` vectors by columns, in
-rows of `length` numbers, `p` products with them and a row more, `v` a row and `s` its partial sums,
-`u` values;
-`o`, `q` and `y` are the results: values, and vectors.
+Each thread has its own argument structs for these loops, with operands in its own memory. Operands,
+each in separate memory: `a` is the input; `f` the scaled matrix, rows by columns; `b` the matrix to
+orthogonalise, by `w` into `x`, with squared norms `d`. `j` and `k` are rotated by the sweeps. `n`
+are vectors by columns, in rows of `length` numbers; `p` products with them and an extra row; `v` a
+row, `s` its partial sums, `u` values. `o`, `q` and `y` are the results: values, and vectors.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from mcf.kernels.decomposition import (
 from mcf.kernels.numba.loops.matrices import row_folds
 from mcf.kernels.numba.loops.matrices.panel_text import PanelText, lanes
 
-# Limits are whole numbers of u^terms over this.
+# Limits are integers in units of u^terms over this.
 LIMIT = 2**20
-# Addresses, and words of a table for each thread: see `decomposition_loops`.
+# Addresses, and fields of a struct for each thread: see `decomposition_loops`.
 ADDRESSES = ("bases", "shares", "states", "tables", "rotate", "refine", "more")
 WORDS = (
     *ADDRESSES[:-1],
@@ -50,7 +49,7 @@ WORDS = (
 
 
 def operands(spec: Decomposition) -> dict[str, int]:
-    """The components of each, in the order of their addresses."""
+    """Return the component counts of the operands, in the order of their addresses."""
     n = spec.terms
     own = dict.fromkeys("fbwxdk", n) | {"j": 1} | dict.fromkeys("npv", n)
     results = dict.fromkeys("oqy", spec.given)
@@ -59,7 +58,7 @@ def operands(spec: Decomposition) -> dict[str, int]:
 
 
 def source(spec: Decomposition) -> str:
-    """The kernel: an item is a matrix."""
+    """Return the kernel; an item is a matrix."""
     text = PanelText(WORDS, ADDRESSES, operands(spec), lanes())
     _steps(text, spec)
     d = text.own
@@ -112,7 +111,7 @@ def _steps(text: PanelText, spec: Decomposition) -> None:
     row_folds.steps(text, "n")
     settled = f"settle(load_s(at_s, s + c))[:{n}]"
     text.step("settled", "at_s at_p s g", f"store_p(at_p, g + c, {settled})")
-    # Of `Limits`: whole steps, and what a step is.
+    # For `Limits`: multiples of a step, rounded down plus `more`, and the step's size.
     text.steps += [
         "@jit",
         "def steps_of(size, step, more):",
@@ -130,7 +129,7 @@ def _steps(text: PanelText, spec: Decomposition) -> None:
 
 
 def _opened(text: PanelText, depth: int) -> None:
-    """The matrix over a power of two, and what is made orthogonal of it."""
+    """Scale the matrix by a power of two and build the matrix to orthogonalise."""
     text.add(
         depth,
         "largest = 0.0",
@@ -143,7 +142,7 @@ def _opened(text: PanelText, depth: int) -> None:
         "        at = item * batch_step + low * row_step + high * column_step",
         "        h = tidy(whole(load_a(at_a, at)))",
         "        fine = fine and usual(h)",
-        # Of a triangle and a transposed one the sum: no -0.
+        # As for the sum of a triangle and a transposed one: no -0.
         "        if symmetric and h[0] == 0:",
         "            h = ZEROS",
         "        largest = max(largest, abs(h[0]))",
@@ -165,7 +164,7 @@ def _opened(text: PanelText, depth: int) -> None:
         "    if float(up) < level:",
         "        up += 1",
         "    total_of += up * up",
-        # Below 2^places_of.
+        # The sum is below 2^places_of.
         "places_of = 0",
         "if total_of > 0:",
         "    places_of = ((bits64(float(total_of)) >> 52) & 0x7FF) - 1022 - 32",
@@ -180,7 +179,7 @@ def _opened(text: PanelText, depth: int) -> None:
 
 
 def _turned(text: PanelText, depth: int) -> None:
-    """The sweeps, the start of the corrections, and these."""
+    """Run the sweeps, start the corrections, and run them."""
     text.add(
         depth,
         "for i in range(rows):",
@@ -219,7 +218,7 @@ def _turned(text: PanelText, depth: int) -> None:
 
 
 def _rotated(text: PanelText, depth: int) -> None:
-    """Sweeps in expansions."""
+    """Run sweeps in expansions."""
     text.add(
         depth,
         "wide = columns + rows",
@@ -256,14 +255,14 @@ def _rotated(text: PanelText, depth: int) -> None:
 
 
 def _held(text: PanelText, depth: int) -> None:
-    """What sweeps in expansions leave."""
+    """Check the results of sweeps in expansions."""
     _squares(text, depth, "b", "columns")
     text.add(
         depth,
         "limit = drift_limit * rows * unit",
         "step = step_of(limit, squares, columns)",
         "lost, held = 0, True",
-        # Products of W with its transpose, of X with its own, and of W with M.
+        # Products W W^T, X X^T and W M.
         "for kind in range(3 if more != 0 else 0):",
         "    for i in range(rows):",
         "        for c in range(rows if kind == 0 else columns):",
@@ -310,7 +309,7 @@ def _held(text: PanelText, depth: int) -> None:
 
 
 def _squares(text: PanelText, depth: int, name: str, columns: str) -> None:
-    """The sum of squares of a matrix, of `Limits`."""
+    """Sum the squares of a matrix for `Limits`."""
     text.add(
         depth,
         "total_of = 0",
@@ -322,7 +321,7 @@ def _squares(text: PanelText, depth: int, name: str, columns: str) -> None:
 
 
 def _values(text: PanelText, depth: int) -> None:
-    """Rows over their norms; values in d."""
+    """Divide rows by their norms; the values are in d."""
     text.add(
         depth,
         "for i in range(rows):",
@@ -342,7 +341,7 @@ def _values(text: PanelText, depth: int) -> None:
 
 
 def _rotated_values(text: PanelText, depth: int) -> None:
-    """A V, and (A V)^T V up to its diagonal, the values; the rest is looked at."""
+    """Compute A V, and (A V)^T V up to its diagonal, the values; check the off-diagonal part."""
     _squares(text, depth, "f", "rows")
     text.add(
         depth,
@@ -377,7 +376,7 @@ def _rotated_values(text: PanelText, depth: int) -> None:
 
 
 def _ordered(text: PanelText, depth: int) -> None:
-    """Which row's value comes where; equal ones in their order, from the largest down."""
+    """Order the rows' values, from the largest down, stable for equal ones."""
     text.add(
         depth,
         "for k in range(rows):",
@@ -396,7 +395,7 @@ def _ordered(text: PanelText, depth: int) -> None:
 
 
 def _closed(text: PanelText, depth: int) -> None:
-    """Values and vectors as they are wanted."""
+    """Store values and vectors in the requested form."""
     text.add(
         depth,
         "factor = power(exponent)",
@@ -406,7 +405,7 @@ def _closed(text: PanelText, depth: int) -> None:
         f"    if not usual(h) or abs(h[0]) > {2.0**HIGHEST!r}:",
         f"        state = {LEFT}",
         "    store_o(at_o, item * rows + k, given(tidy(h)))",
-        # What is turned, and of `svd` what has turned it.
+        # The orthogonalised rows, and for `svd` also W.
         "    for c in range(columns + rows if wanted else 0):",
         "        if symmetric and c >= rows:",
         "            break",

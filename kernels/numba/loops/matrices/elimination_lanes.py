@@ -1,9 +1,9 @@
-"""The texts of the CPU's eliminations of small matrices of a batch, of which each is a lane.
+"""Generated source of eliminations of a batch of small matrices, one matrix per lane.
 
-The steps are those of `elimination_text`, of whole matrices. Of the kinds of scratch memory a step
-reads one and writes another, but for the number itself: `p` has panels and right-hand sides, `w`
-what is taken off other rows and times what, `h` what is divided by and rows that change places, `e`
-sizes of pivots, `f` which these are and the first bad one.
+The steps are those of `elimination_text`, on whole matrices. Each step reads one kind of scratch
+memory and writes another, except for the number that it updates. `p` has panels and right-hand
+sides, `w` the subtrahend rows and their factors, `h` divisors and rows to be exchanged. `e` has
+sizes of pivots, `f` the pivots' indices and the first bad one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mcf.kernels.numba.loops.matrices.lane_text import LaneText, wide
 
 
 def define_steps(text: LaneText, spec: Elimination) -> None:
-    """The steps of a kind, each a loop over lanes."""
+    """Define the steps of an elimination, each a loop over lanes."""
     text.step("headed", "at_p at_h x h", "store_h(at_h, h + c, head(load_p(at_p, x + c)))")
     text.step("raised", "at_p at_h x h", "store_h(at_h, h + c, load_p(at_p, x + c))")
     text.step("lowered", "at_p at_h x h", "store_p(at_p, x + c, load_h(at_h, h + c))")
@@ -59,7 +59,7 @@ def define_steps(text: LaneText, spec: Elimination) -> None:
         "store_e(at_e, e + c, (size if more else largest,))",
         "store_f(at_f, f + c, (number if more else load_f(at_f, f + c)[0],))",
     )
-    # Row `number` takes the place of another one, `w`, where it is the pivot's.
+    # Exchange row `number` with another one, `w`, if it is the pivot's.
     each = range(spec.terms)
     text.step(
         "exchanged",
@@ -86,7 +86,7 @@ def define_steps(text: LaneText, spec: Elimination) -> None:
 
 COMMON = ("bases", "shares", "parts", "batch", "p_size", "w_size", "width")
 CHOLESKY = (*COMMON, "info")
-# Right-hand sides of a square matrix: how many; whether the determinant, whether L U is wanted.
+# Right-hand sides of a square matrix: their number; whether the determinant and L U are requested.
 LU = (*CHOLESKY, "pivots", "rows", "exchange", "sides", "wanted", "stored")
 SUBSTITUTION = (
     *(*COMMON, "columns", "unit"),
@@ -96,30 +96,30 @@ _ADDRESSES = ("bases", "shares", "pivots", "info")
 
 
 def size(spec: Elimination) -> int:
-    """Bytes of a number in scratch memory."""
+    """Return the bytes of a number in scratch memory."""
     return 4 if spec.format.register == FP32 else 8
 
 
 def operands(spec: Elimination) -> dict[str, int]:
-    """The components of the operands: A and X, scratch memory, determinants."""
+    """Return component counts of the operands: A and X, scratch memory, determinants."""
     names = {"lu": "axpwhefz", "cholesky": "apwhf", "substitution": "axpwh"}[spec.kind]
     return {name: 1 if name in "ef" else spec.terms for name in names}
 
 
 def words(spec: Elimination) -> Sequence[str]:
-    """The words of a call's table."""
+    """Return the fields of a call's argument struct."""
     return {"lu": LU, "cholesky": CHOLESKY, "substitution": SUBSTITUTION}[spec.kind]
 
 
 def sizes(spec: Elimination, rows: int, width: int, sides: int) -> dict[str, int]:
-    """How many numbers of a component a thread's scratch memory has, by kind."""
+    """Return the numbers per component of a thread's scratch memory, by operand letter."""
     counts = {"p": width * (rows + sides)} | dict.fromkeys("whef", 1 + max(rows, sides))
     held = operands(spec)
     return {kind: wide(size(spec)) * n for kind, n in counts.items() if kind in held}
 
 
 def source(spec: Elimination) -> str:
-    """The kernel of a kind."""
+    """Return the kernel of an elimination."""
     pad = wide(size(spec))
     text = LaneText(words(spec), _ADDRESSES, operands(spec), pad)
     define_steps(text, spec)
@@ -128,7 +128,7 @@ def source(spec: Elimination) -> str:
         text.own,
         f"one = {pad}",
         "p = arrival * p_size",
-        # Of `w`, `h`, `e` and `f`: one number, then one for each of some rows or columns.
+        # Offsets in `w`, `h`, `e` and `f`: one number, then one for each of some rows or columns.
         "w = arrival * w_size",
         "rest = w + one",
     )
@@ -137,7 +137,7 @@ def source(spec: Elimination) -> str:
 
 
 def _lu(text: LaneText, depth: int) -> None:
-    """L U of matrices of at least as many rows as columns, and what becomes of them."""
+    """Factorise L U of matrices with rows >= columns; solve and compute determinants."""
     _begun(text, depth)
     text.taken(depth, "rows * width", "store_p(at_p, p + {}, load_a(at_a, {}))")
     text.add(
@@ -180,7 +180,7 @@ def _lu(text: LaneText, depth: int) -> None:
 
 
 def _begun(text: LaneText, depth: int) -> None:
-    """Which number was bad, so far."""
+    """Load the index of the first bad pivot so far."""
     text.add(
         depth,
         "for c in range(one):",
@@ -189,7 +189,7 @@ def _begun(text: LaneText, depth: int) -> None:
 
 
 def _ended(text: LaneText, depth: int) -> None:
-    """Which one was the first."""
+    """Store the index of the first bad pivot."""
     text.add(
         depth,
         "for c in range(count):",
@@ -198,7 +198,7 @@ def _ended(text: LaneText, depth: int) -> None:
 
 
 def _exchange(text: LaneText, depth: int, start: str, columns: str, rows: str) -> None:
-    """Row j of a matrix in `p` and that of the pivot change places."""
+    """Exchange row j of a matrix in `p` with the pivot's row."""
     text.add(
         depth,
         f"for k in range({columns}):",
@@ -218,7 +218,7 @@ def _exchange(text: LaneText, depth: int, start: str, columns: str, rows: str) -
 
 
 def _solve(text: LaneText, depth: int) -> None:
-    """Right-hand sides of square matrices, behind these."""
+    """Solve for right-hand sides of square matrices, stored after the matrices."""
     text.add(depth, "q = p + width * width * one")
     text.taken(depth, "width * sides", "store_p(at_p, q + {}, load_x(at_x, {}))")
     text.add(depth, "for j in range(width if exchange else 0):")
@@ -244,7 +244,7 @@ def _solve(text: LaneText, depth: int) -> None:
 
 
 def _over(text: LaneText, depth: int, sides: str) -> None:
-    """Row j of right-hand sides over the number on the diagonal; `rest` keeps it."""
+    """Divide row j of right-hand sides by the diagonal element; `rest` keeps the quotients."""
     text.add(
         depth,
         text.each("raised", x="p + j * (width + 1) * one", h="w"),
@@ -254,7 +254,7 @@ def _over(text: LaneText, depth: int, sides: str) -> None:
 
 
 def _less(text: LaneText, depth: int, sides: str) -> None:
-    """What `rest` keeps, taken off row k as often as row k and column j of the matrix say."""
+    """Subtract from row k its element in column j times the row in `rest`."""
     text.add(
         depth,
         text.each("kept", x="p + (k * width + j) * one"),
@@ -265,7 +265,7 @@ def _less(text: LaneText, depth: int, sides: str) -> None:
 
 
 def _determinant(text: LaneText, depth: int) -> None:
-    """The products of the diagonals of U, with the signs of the exchanges."""
+    """Compute the products of the diagonals of U, with the signs of the exchanges."""
     text.add(
         depth,
         "for j in range(width):",
@@ -287,7 +287,7 @@ def _determinant(text: LaneText, depth: int) -> None:
 
 
 def _cholesky(text: LaneText, depth: int) -> None:
-    """L of square matrices, in their lower triangles."""
+    """Factorise L of square matrices, in their lower triangles."""
     _begun(text, depth)
     text.taken(depth, "width * width", "store_p(at_p, p + {}, load_a(at_a, {}))")
     text.add(
@@ -314,7 +314,7 @@ def _cholesky(text: LaneText, depth: int) -> None:
 
 
 def _substitution(text: LaneText, depth: int) -> None:
-    """X of triangular matrices, of any strides, which are lower ones where these are taken so."""
+    """Solve for X of triangular matrices with any strides, traversed as lower ones."""
     text.add(
         depth,
         "q = p + width * width * one",

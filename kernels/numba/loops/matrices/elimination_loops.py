@@ -1,6 +1,6 @@
-"""Eliminations on the CPU: one call of a compiled loop a panel.
+"""Eliminations on the CPU, with one call of a compiled loop per panel.
 
-`elimination_text` writes it, and `elimination_lanes` that of small matrices of a batch.
+`elimination_text` generates it, and `elimination_lanes` the loop for batches of small matrices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcf.kernels.numba.compile import rewrite, stored
 from mcf.kernels.numba.loops.matrices import elimination_lanes, elimination_text, lane_text
 from mcf.kernels.numba.loops.matrices.matrix_loop import MatrixLoop, memory
 
-# Columns of a substitution that an item solves: with 32 rows they stay in the first level of cache.
+# Columns of a substitution per item: with 32 rows they stay in the first-level cache.
 TILE = 64
 
 
@@ -41,10 +41,10 @@ def _compiled(spec: Elimination, lanes: bool) -> objects.Native:
 def _of_rows(
     spec: Elimination, words: dict[str, int], items: int, length: int, work: int
 ) -> MatrixLoop:
-    """The loop over items whose rows are vectors, of so many numbers each."""
+    """Return the loop over items whose rows are vectors of `length` numbers."""
     padding = elimination_text.padding(spec)
     length += padding
-    # Of right-hand sides, whose rows lie behind those of the panel.
+    # Rows of right-hand sides follow those of the panel.
     sides = words.get("sides", 0)
     side = sides + padding if sides else 0
     sizes = {"p": words["width"] * (length + side), "w": max(length, side)}
@@ -59,7 +59,7 @@ def _of_rows(
 def _of_lanes(
     spec: Elimination, words: dict[str, int], batch: int, rows: int, sides: int, work: int
 ) -> MatrixLoop:
-    """The loop over blocks of small matrices."""
+    """Return the loop over blocks of small matrices."""
     sizes = elimination_lanes.sizes(spec, rows, words["width"], sides)
     words |= {"batch": batch, "p_size": sizes["p"], "w_size": sizes["w"]}
     counts = elimination_lanes.operands(spec)
@@ -106,7 +106,7 @@ def panel(
     sides: Sequence[Tensor] | None,
     determinant: Sequence[Tensor] | None,
 ) -> None:
-    """See `mcf.kernels.executor.Executor.eliminate`."""
+    """Factorise a panel, see `mcf.kernels.executor.Executor.eliminate`."""
     lu = spec.kind == "lu"
     counted = info.to(torch.int64)
     found = counted if pivots is None else pivots.to(torch.int64).contiguous()
@@ -114,7 +114,7 @@ def panel(
     many = 0 if sides is None else x[0].shape[2]
     loop = _panel(spec, a[0].shape, start, width, exchange, many, determinant is not None)
     at = {"pivots": found.data_ptr(), "info": counted.data_ptr()}
-    # The number of pivots of all panels.
+    # Number of pivots of all panels.
     at["count"] = 0 if pivots is None else pivots.shape[1]
     loop.run([*a, *x] if lu else a, determinant or (a if lu else ()), **at)
     info.copy_(counted)
@@ -125,7 +125,7 @@ def panel(
 def substitute(
     spec: Elimination, a: Sequence[Tensor], x: Sequence[Tensor], upper: bool, unit: bool
 ) -> None:
-    """See `mcf.kernels.executor.Executor.substitute`."""
+    """Substitute, see `mcf.kernels.executor.Executor.substitute`."""
     shape = x[0].shape
     operands = [_from_last(c, 2) for c in a] + [_from_last(c, 1) for c in x] if upper else [*a, *x]
     _substitution(spec, shape, a[0].stride(), x[0].stride(), upper, unit).run(operands)
@@ -139,7 +139,7 @@ def _substitution(
     upper: bool,
     unit: bool,
 ) -> MatrixLoop:
-    """The loop that solves for X of a shape, of strides of A and X."""
+    """Return the loop that solves for X, for a shape and the strides of A and X."""
     (a_batch, a_row, a_column), (x_batch, x_row, x_column) = a, x
     batch, width, columns = shape
     tiles, sign = -(-columns // TILE), -1 if upper else 1
@@ -153,5 +153,5 @@ def _substitution(
 
 
 def _from_last(c: Tensor, dims: int) -> Tensor:
-    """A view whose address is that of the last row (and column), from where rows go backwards."""
+    """Return a view whose address is that of the last row (and column), for reversed traversal."""
     return c[:, -1:, -1:] if dims == 2 else c[:, -1:, :]

@@ -1,8 +1,7 @@
-"""The text of the CPU's eliminations: panels in memory of their own, whose rows are vectors.
+"""Generated source of eliminations: panels in scratch memory, whose rows are vectors.
 
-A panel is copied to rows with room behind them, so that loops always run over whole vectors: the
-numbers behind a row are computed with and mean nothing. What a row is multiplied with lies in
-memory that the loop does not write.
+A panel is copied to padded rows, so that loops always run over whole vectors: the numbers after a
+row take part and are ignored. Factors of a row are read from memory that the loop does not write.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from mcf.kernels.elimination import Elimination
 from mcf.kernels.formats import FP32
 from mcf.kernels.numba.loops.matrices.panel_text import PanelText
 
-# The words of a call's table. `bases` are the addresses of the components of A, of those of X for a
-# substitution, of the scratch memory's and of a row's; strides and offsets count elements.
+# Fields of a call's argument struct. `bases` are the addresses of the components of A, of X for a
+# substitution, of the scratch memory and of a row; strides and offsets count elements.
 COMMON = ("bases", "shares", "parts", "length", "scratch", "row_size", "width")
 PANEL = (*COMMON, "pivots", "info", "start", "rows", "columns", "count", "exchange")
-# Right-hand sides of a whole matrix: how many, the length of their rows, whether the determinant
-# is wanted.
+# Right-hand sides of a whole matrix: their number, the length of their rows, whether the
+# determinant is requested.
 LU = (*PANEL, "sides", "side", "wanted")
 SUBSTITUTION = (
     *COMMON,
@@ -29,23 +28,23 @@ _ADDRESSES = ("bases", "shares", "pivots", "info")
 
 
 def padding(spec: Elimination) -> int:
-    """Elements that one step of a loop takes: two of the widest vectors."""
+    """Return the elements per step of a loop: two of the widest vectors."""
     return 32 if spec.format.register == FP32 else 16
 
 
 def operands(spec: Elimination) -> dict[str, int]:
-    """The components of the operands: A and X, scratch memory, a row of it, determinants."""
+    """Return component counts of the operands: A and X, scratch memory and a row, determinants."""
     names = {"lu": "axpwz", "cholesky": "apw", "substitution": "axpw"}[spec.kind]
     return dict.fromkeys(names, spec.terms)
 
 
 def words(spec: Elimination) -> Sequence[str]:
-    """The words of a call's table."""
+    """Return the fields of a call's argument struct."""
     return {"lu": LU, "cholesky": PANEL, "substitution": SUBSTITUTION}[spec.kind]
 
 
 def _text(spec: Elimination) -> PanelText:
-    """The text of an elimination, so far: what all kinds do to a row."""
+    """Return the source that all eliminations share: operations on a row."""
     text = PanelText(words(spec), _ADDRESSES, operands(spec), padding(spec))
     # Each thread's own scratch memory and row.
     text.add(text.own, "p = arrival * scratch", "w = arrival * row_size")
@@ -66,10 +65,10 @@ def _text(spec: Elimination) -> PanelText:
 
 
 def panel_source(spec: Elimination) -> str:
-    """The kernel of "lu" and "cholesky": an item is a matrix, whose panel is factorised in place.
+    """Return the kernel of "lu" and "cholesky", which factorises a matrix's panel in place.
 
-    Row k of the scratch memory is column start + k of A from row `start` on. For "lu" the rows of
-    all other columns of A are exchanged too. "cholesky" has the square block on the diagonal.
+    Row k of the scratch memory is column start + k of A from row `start` on. "lu" also exchanges
+    the rows of all other columns of A. "cholesky" factorises the square block on the diagonal.
     """
     lu = spec.kind == "lu"
     text = _text(spec)
@@ -115,7 +114,7 @@ def panel_source(spec: Elimination) -> str:
 
 
 def _solve(text: PanelText, depth: int) -> None:
-    """Right-hand sides of the whole matrix, in rows behind it."""
+    """Solve for right-hand sides of the whole matrix, in rows after it."""
     text.add(
         depth,
         "if sides > 0:",
@@ -151,7 +150,7 @@ def _solve(text: PanelText, depth: int) -> None:
 
 
 def _determinant(text: PanelText, depth: int) -> None:
-    """The product of the diagonal of U, with the sign of the exchanges."""
+    """Compute the product of the diagonal of U, with the sign of the exchanges."""
     text.add(
         depth,
         "if wanted:",
@@ -174,7 +173,7 @@ def _determinant(text: PanelText, depth: int) -> None:
 
 
 def _exchange(text: PanelText, depth: int) -> None:
-    """Bring the first of the largest to the diagonal, and exchange the rows of A outside."""
+    """Move the first of the largest to the diagonal, and exchange the rows of A outside."""
     text.add(
         depth,
         "if exchange:",
@@ -199,7 +198,7 @@ def _exchange(text: PanelText, depth: int) -> None:
 
 
 def _swap(operand: str, one: str, other: str) -> list[str]:
-    """Statements that exchange two numbers of an operand."""
+    """Return statements that exchange two numbers of an operand."""
     lines = [
         f"one = load_{operand}(at_{operand}, {one})",
         f"other = load_{operand}(at_{operand}, {other})",
@@ -210,12 +209,12 @@ def _swap(operand: str, one: str, other: str) -> list[str]:
 
 
 def source(spec: Elimination) -> str:
-    """The kernel of a kind."""
+    """Return the kernel of an elimination."""
     return substitution_source(spec) if spec.kind == "substitution" else panel_source(spec)
 
 
 def substitution_source(spec: Elimination) -> str:
-    """The kernel of "substitution": an item is some columns of one X, which are solved in place."""
+    """Return the kernel of "substitution"; an item is some columns of one X, solved in place."""
     text = _text(spec)
     text.add(
         text.own,

@@ -22,7 +22,7 @@ from mcf.kernels.rotation import Rotations
 
 
 class CpuFactoriser(Factoriser):
-    """Loops that Numba compiles once, and that are kept on disk."""
+    """Factorisation loops that Numba compiles once and that are cached on disk."""
 
     def eliminate(
         self,
@@ -36,7 +36,6 @@ class CpuFactoriser(Factoriser):
         sides: Sequence[Tensor] | None = None,
         determinant: Sequence[Tensor] | None = None,
     ) -> bool:
-        """See `Executor`."""
         more = sides, determinant
         elimination_loops.panel(spec, a, start, width, info, pivots, exchange, *more)
         return True
@@ -49,7 +48,6 @@ class CpuFactoriser(Factoriser):
         upper: bool,
         unit: bool,
     ) -> bool:
-        """See `Executor`."""
         elimination_loops.substitute(spec, a, x, upper, unit)
         return True
 
@@ -63,14 +61,12 @@ class CpuFactoriser(Factoriser):
         whole: bool = False,
         q: Sequence[Tensor] | None = None,
     ) -> bool:
-        """See `Executor`."""
         reflection_loops.panel(spec, r, start, v, t, whole, q)
         return True
 
     def rotate(
         self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
     ) -> Tensor:
-        """See `Executor`."""
         return rotation_loops.rotate(spec, x, width, counted, tolerance)
 
     def refine(
@@ -84,7 +80,7 @@ class CpuFactoriser(Factoriser):
         tolerance: int,
         share: int,
     ) -> Tensor | None:
-        """See `Executor`; of small matrices, whose products are no work for several threads."""
+        """Refine, see `Executor`; for small matrices, whose products need no second thread."""
         if max(a[0].shape[1:]) > refinement_loops.SMALL:
             return None
         return refinement_loops.refine(spec, a, w, x, squares, steps, tolerance, share)
@@ -92,7 +88,7 @@ class CpuFactoriser(Factoriser):
     def prepare_decomposition(
         self, spec: Decomposition, batch: int, shape: tuple[int, int], numbers: Numbers
     ) -> Callable[..., Sequence[int]] | None:
-        """See `Executor`; of matrices whose corrections are one call."""
+        """Prepare a decomposition, see `Executor`; for matrices whose corrections are one call."""
         if max(shape) > decomposition_loops.SMALL:
             return None
         return decomposition_loops.Decomposer(spec, batch, shape, numbers)

@@ -1,10 +1,10 @@
-"""What the texts of batches of small matrices have in common, one matrix a lane of vectors.
+"""Common source of batches of small matrices, with one matrix per vector lane.
 
-A row of 3 numbers fills less than half of a vector, and what lies behind it is computed with for
-nothing. Where there are many matrices an item is a block of some, and what the texts of single
-matrices do to a number is done to that number of all of them: number e of matrix c of a block is
-element e WIDE + c of the scratch memory. What a lane holds depends on no other one, so the bits are
-those of a matrix alone. Behind the last matrix lanes repeat it, and are not stored.
+A row of 3 numbers fills less than half of a vector, and its padding is computed in vain. With a
+large batch an item is therefore a block of matrices, and a step operates on one number of all of
+them. Number e of matrix c of a block is element e WIDE + c of the scratch memory. A lane's content
+depends on no other lane, so the bits are those of a single matrix. Lanes after the last matrix
+repeat it, and are not stored.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from mcf.kernels.numba.compile import vector_loops
 from mcf.kernels.numba.loops.matrices.panel_text import PanelText
 from mcf.kernels.numba.runtime import processor
 
-# Rows and columns up to which matrices are lanes: rows of more fill vectors by themselves, and a
-# block of such matrices leaves the caches. A reflection has more to do with each number.
+# Greatest number of rows and columns in lanes: longer rows fill vectors by themselves, and a block
+# of such matrices exceeds the caches. A reflection has more operations per number.
 MOST, MOST_REFLECTED = 8, 12
 
 
 def wide(size: int = 8) -> int:
-    """How many matrices a block has, of numbers of so many bytes: those of a loop's step."""
+    """Return the matrices per block, the numbers of a loop's step, for numbers of `size` bytes."""
     return vector_loops.INTERLEAVED * processor.vector_bytes() // size
 
 
 def across(batch: int, longest: int, size: int = 8, most: int = MOST) -> bool:
-    """Whether matrices of sides up to `longest` are lanes: small ones that fill half of a block.
+    """Return whether matrices with sides up to `longest` use lanes: small, half a block or more.
 
-    Of fewer, a matrix after the other takes as long.
+    A smaller batch is as fast one matrix at a time.
     """
-    # Of one matrix nobody asks for the processor, which takes microseconds.
+    # A single matrix needs no query of the processor, which takes microseconds.
     return batch > 1 and 0 < longest <= most and 2 * batch >= wide(size)
 
 
 def blocks(batch: int, size: int = 8) -> int:
-    """How many blocks."""
+    """Return the number of blocks."""
     return -(-batch // wide(size))
 
 
 class LaneText(PanelText):
-    """A kernel whose items are blocks of matrices; the word `batch` says how many there are."""
+    """Kernel whose items are blocks of matrices; the field `batch` is their number."""
 
     def each(self, name: str, **values: str) -> str:
-        """The statement that runs a step for all lanes, see `run`; their number is a constant."""
+        """Return the statement that runs a step for all lanes, a constant number; see `run`."""
         given = [values.get(a, a) for a in self.arguments[name]]
         return vector_loops.call(name, "0", str(self.pad), given)
 
     def opened(self, depth: int) -> None:
-        """The first matrix of a block, and how many it has."""
+        """Set the first matrix of a block, and the number of its matrices."""
         self.add(depth, f"base = item * {self.pad}", f"count = min({self.pad}, batch - base)")
 
     def taken(self, depth: int, numbers: str, statement: str) -> None:
-        """Bring so many numbers of each matrix to lanes: {place in these} of {place in memory}."""
+        """Load numbers of each matrix into lanes: {index in lanes} from {index in memory}."""
         self.add(
             depth,
             f"for c in range({self.pad}):",
@@ -61,7 +61,7 @@ class LaneText(PanelText):
         )
 
     def given(self, depth: int, numbers: str, statement: str) -> None:
-        """Bring so many numbers of each matrix to {place in memory} from {place in lanes}."""
+        """Store numbers of each matrix from lanes: {index in memory} from {index in lanes}."""
         self.add(
             depth,
             "for c in range(count):",
@@ -71,9 +71,9 @@ class LaneText(PanelText):
         )
 
     def dots(self, left: str, right: str, kinds: int = 1) -> None:
-        """Steps of inner products of numbers of two operands, in the order of `row_folds`.
+        """Define steps of inner products of two operands, in the order of `row_folds`.
 
-        Complex numbers (`kinds` 2, see there) are turned by `way` first, those of the left operand.
+        Complex numbers (`kinds` 2, see there) are conjugated by `way` first, in the left operand.
         """
         turn = "turned({}, way)" if kinds == 2 else "{}"
         for kind, count in (("group", GROUP // kinds), ("one", 1)):
@@ -103,9 +103,9 @@ class LaneText(PanelText):
         way: int | str = 1,
         kinds: int = 1,
     ) -> None:
-        """Partial sums s of an inner product of so many numbers.
+        """Compute partial sums s of an inner product of `count` numbers.
 
-        Both factors are given by the place of their first number and by how far it is to the next.
+        Each factor is given by the offset of its first number and its stride.
         """
         self.add(depth, f"x, over_x, y, over_y = {', '.join([*left, *right])}", f"todo = {count}")
         turned = str(float(way)) if isinstance(way, int) else way

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mcf.kernels.numba.runtime import team
 
-# Returns scratch memory for a number of threads: its owner, and its addresses in the order of the
-# operands.
+# Allocates scratch memory for a number of threads; returns its owner, and its addresses in the
+# order of the operands.
 Room = Callable[[int], tuple[Any, list[int]]]
 
 
@@ -22,8 +22,8 @@ def memory(
     """Return scratch memory for a number of threads, and the addresses of its components.
 
     Args:
-        counts: the number of components, by kind.
-        sizes: the numbers of one thread, by kind, in the order of the operands.
+        counts: the number of components, by operand letter.
+        sizes: the numbers of one thread, by operand letter, in the order of the operands.
         dtype: the dtype of the components.
         parts: the number of threads.
     """
@@ -39,11 +39,11 @@ class MatrixLoop(NamedTuple):
 
     Args:
         address: the address of its code.
-        names: the names of the words in its table.
-        words: the words that are neither addresses nor shares.
+        names: the names of the fields of its argument struct.
+        words: the fields that are neither addresses nor shares.
         items: the number of matrices, tiles of a matrix or blocks of matrices.
-        work: the number of numbers that are computed in all.
-        room: makes its scratch memory.
+        work: the total number of computed numbers.
+        room: allocates its scratch memory.
     """
 
     address: int
@@ -59,7 +59,7 @@ class MatrixLoop(NamedTuple):
         Args:
             operands: the tensors before the scratch memory.
             results: the tensors after it.
-            **more: further words, and words in the place of those of the loop.
+            **more: additional fields, and fields that replace those of the loop.
         """
         threads = torch.get_num_threads() if self.work > team.SERIAL else 1
         parts = max(1, min(threads, self.items))

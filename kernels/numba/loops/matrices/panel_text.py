@@ -1,4 +1,4 @@
-"""What the texts of the CPU's panels of matrices have in common."""
+"""Common source of the CPU's loops over panels of matrices."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from mcf.kernels.numba.runtime import processor, team
 
 
 def lanes() -> int:
-    """How many numbers a loop's step takes: a row of no more is one step."""
+    """Return the numbers per step of a loop: a row no longer than this is one step."""
     return vector_loops.INTERLEAVED * processor.vector_bytes() // 8
 
 
 class PanelText:
-    """The text of a kernel on numbers of several components, tuples, as it grows.
+    """Source of a kernel on tuples of components, under construction.
 
-    `load_p(at_p, i)` and `store_p(at_p, i, x)` are a number of the operand p.
+    `load_p(at_p, i)` and `store_p(at_p, i, x)` access a number of the operand p.
 
     Args:
-        words: those of a call's table, in order.
+        words: the fields of a call's argument struct, in order.
         addresses: which of them are addresses; the others are integers.
-        operands: the number of components of each, whose addresses are the words at `bases`.
-        pad: how many elements of a row a step of a loop takes.
+        operands: the component counts, by letter; their addresses are the entries of `bases`.
+        pad: the elements of a row per step of a loop.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class PanelText:
             self.add(1, f"at_{operand} = ({places})")
             k += count
         self.add(1, *team.ITEMS)
-        # The depth of what is done for an item.
+        # Depth of the statements of an item.
         self.own = team.ITEMS_DEPTH + 1
 
     def add(self, depth: int, *lines: str) -> None:
-        """Lines of the kernel."""
+        """Add lines to the kernel."""
         self.lines += ["    " * depth + line for line in lines]
 
     def text(self) -> str:
-        """The whole."""
+        """Return the complete source."""
         return "\n".join([*self.steps, *self.lines]) + "\n"
 
     def sizes(self, terms: int, parts: int) -> None:
-        """Functions of a number of so many components, of both parts: its size, whether real."""
+        """Define size, size of the mean with a conjugate, and real part of a number."""
         second = terms // 2
         size, mean, real = "abs(x[0])", "abs((x[0] + y[0]) / 2)", "x"
         if parts == 2:
@@ -67,7 +67,7 @@ class PanelText:
             real = f"x[:{second}] + ZEROS[{second}:]"
         for head, body in (
             ("size_of(x)", size),
-            # Of (x + conj(y)) / 2.
+            # Size of (x + conj(y)) / 2.
             ("mean_of(x, y)", mean),
             ("real_of(x)", real),
         ):
@@ -79,13 +79,13 @@ class PanelText:
         self.steps += vector_loops.step(name, "c", self.arguments[name], body)
 
     def run(self, name: str, first: str, **values: str) -> str:
-        """The statement that runs a step for c from `first` to `last` - 1.
+        """Return the statement that runs a step for c from `first` to `last` - 1.
 
-        Its arguments are variables of their names, or as given here.
+        Its arguments are variables of the same names, unless set by `values`.
         """
         given = [values.get(a, a) for a in self.arguments[name]]
         return vector_loops.call(name, first, "last", given)
 
     def whole(self, first: str, last: str) -> str:
-        """The statement that extends a row to whole vectors."""
+        """Return the statement that extends a row to whole vectors."""
         return f"last = {first} + ({last} - ({first}) + {self.pad - 1}) // {self.pad} * {self.pad}"

@@ -1,4 +1,4 @@
-"""Corrections of orthogonal matrices on the CPU: all of a small matrix's by one call of a loop."""
+"""Corrections of small orthogonal matrices on the CPU, in one call of a loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import ComplexFold
 from mcf.kernels.rotation import VANISHED
 
-# The most rows and columns: products of larger ones are faster by blocks.
+# Greatest number of rows and of columns: products of larger ones are faster by blocks.
 SMALL = 48
 
 
@@ -43,11 +43,11 @@ def _compiled(spec: Refinement) -> objects.Native:
 
 
 class Sizes(NamedTuple):
-    """What a loop is told of matrices of a shape, and the memory of a thread.
+    """Argument fields for matrices of a shape, and the memory of a thread.
 
     Args:
-        words: those that are no addresses of operands or shares.
-        scratch: numbers of each kind of memory, and how many components it has.
+        words: the fields except addresses of operands and shares.
+        scratch: numbers of each kind of memory, and their component counts.
     """
 
     words: dict[str, int]
@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
 def sizes(
     spec: Refinement, rows: int, columns: int, steps: int, tolerance: int, share: int
 ) -> Sizes:
-    """Of matrices of so many rows and columns; the rest as in `refine`."""
+    """Return the sizes for matrices of `rows` and `columns`; other arguments as in `refine`."""
     length = max(rows, columns) + lanes()
     # A transpose, and two rows for norms.
     m_size = (6 * rows + max(rows, columns, 2)) * length
@@ -67,7 +67,7 @@ def sizes(
 
 
 def address(spec: Refinement) -> int:
-    """Where the loop is."""
+    """Return the address of the loop."""
     with stored.lock:
         return _compiled(spec).address
 
@@ -82,7 +82,7 @@ def refine(
     tolerance: int,
     share: int,
 ) -> Tensor:
-    """See `mcf.kernels.executor.Executor.refine`."""
+    """Refine, see `mcf.kernels.executor.Executor.refine`."""
     batch, rows, columns = a[0].shape
     work = batch * rows * rows * columns
     threads = torch.get_num_threads() if work > team.SERIAL else 1

@@ -1,4 +1,4 @@
-"""The text of the CPU's corrections of orthogonal matrices."""
+"""Generated source of the CPU's corrections of orthogonal matrices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ WORDS = (
 
 
 def operands(spec: Refinement) -> dict[str, int]:
-    """Components of each: squared norms are real."""
+    """Return component counts of the operands: squared norms are real."""
     own = {"d": spec.terms // spec.parts, "s": spec.fold.state}
     return dict.fromkeys("awxdmv", spec.terms) | own
 
 
 def source(spec: Refinement) -> str:
-    """The kernel: an item is a matrix. Arrays of rows in `m`: V, N, R, E, a transpose, M, Y."""
+    """Return the kernel of one matrix. Arrays of rows in `m`: V, N, R, E, a transpose, M, Y."""
     text = PanelText(WORDS, ("bases", "shares", "states"), operands(spec), lanes())
     text.sizes(spec.terms, spec.parts)
     row_folds.steps(text, "m", spec.parts)
@@ -63,7 +63,7 @@ def source(spec: Refinement) -> str:
         "turn_of_steps = 0",
         "state, ending = 0, 0",
         "while state == 0:",
-        # I - V V^T; V M; its product with its transpose; what V becomes.
+        # I - V V^T; V M; the product of V M with its transpose; the update of V.
         "    for kind in range(4):",
         "        if (kind == 1 or kind == 2) and turn_of_steps < steps:",
         "            continue",
@@ -95,7 +95,7 @@ def source(spec: Refinement) -> str:
 
 
 def _products(text: PanelText, depth: int, parts: int) -> None:
-    """A product's rows, of numbers from `given` on and rows from `row` on, and their use."""
+    """Compute a product's rows from numbers at `given` and rows at `row`, and use them."""
     of_complex = parts == 2
     text.add(
         depth,
@@ -122,7 +122,7 @@ def _products(text: PanelText, depth: int, parts: int) -> None:
         "            given, step = e + k, length",
         *["    way = -1.0 if kind == 3 and not early else 1.0"] * of_complex,
         "    first, stride = 0, length",
-        # Symmetric: what stands on the left is there already.
+        # Symmetric: the left half is computed already.
         "    mirror = e if kind == 2 else r",
         "    if kind == 0 or kind == 2:",
         f"        first = k // {text.pad} * {text.pad}",
@@ -163,7 +163,7 @@ def _products(text: PanelText, depth: int, parts: int) -> None:
 
 
 def _of_complex_products() -> tuple[str, ...]:
-    """Hermitian products whatever their sums: below the diagonal other ones than above."""
+    """Return statements that make products exactly Hermitian: real diagonal, left half mirrored."""
     return (
         "if kind == 0 or kind == 2:",
         "    store_v(at_v, g + k, real_of(load_v(at_v, g + k)))",
@@ -172,10 +172,10 @@ def _of_complex_products() -> tuple[str, ...]:
 
 
 def _corrections(text: PanelText, depth: int, spec: Refinement) -> None:
-    """The error and what follows from it: E in the place of G, or what is looked at in the end."""
+    """Compute the error, then E in the memory of G, or the final checks."""
     text.add(
         depth,
-        # s_i and its root, in the first row of the transpose's room and in the second.
+        # s_i and its root, in the first and second row of the transpose's memory.
         "for i in range(rows):",
         "    h = difference(ONES, load_m(at_m, r + i * length + i))",
         "    h = quotient(load_m(at_m, e + i * length + i), h)",
@@ -218,7 +218,7 @@ def _corrections(text: PanelText, depth: int, spec: Refinement) -> None:
 
 
 def _steps_to_come(text: PanelText, depth: int) -> None:
-    """E in the place of G."""
+    """Compute E in the memory of G."""
     text.add(
         depth,
         "for i in range(rows):",
@@ -236,7 +236,7 @@ def _steps_to_come(text: PanelText, depth: int) -> None:
 
 
 def _looked_at(text: PanelText, depth: int, spec: Refinement) -> None:
-    """The diagonal of G, and whether rows are apart."""
+    """Store the diagonal of G, and check that rows are orthogonal."""
     text.add(
         depth,
         "largest = 0.0",

@@ -1,10 +1,9 @@
-"""The text of the CPU's reflections of small matrices of a batch, of which each is a lane.
+"""Generated source of reflections of a batch of small matrices, one matrix per lane.
 
-The steps are those of `reflection_text`, with all columns of a matrix; V and T, for which nobody
-asks then, stay in scratch memory. Of its kinds a step reads one and writes another, but for the
-number that it changes: `m` has R, V and x by rows and T by columns; `v` has x, v and products; `s`
-partial sums; `t` what x is divided by, and tau; `e` the size of x and whether it is flat; `f`
-powers of two.
+The steps are those of `reflection_text`, with all columns of a matrix; V and T are not returned and
+stay in scratch memory. Each step reads one kind of memory and writes another, except for the number
+that it updates. `m` has R, V and x by rows and T by columns; `v` has x, v and products; `s` partial
+sums; `t` the divisor of x, and tau; `e` the size of x and whether it is flat; `f` powers of two.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ WORDS = (
 
 
 def operands(spec: Reflection) -> dict[str, int]:
-    """The components of the operands in the order of `bases`: R and Q, then scratch memory."""
+    """Return component counts in the order of `bases`: R and Q, then scratch memory."""
     return {**dict.fromkeys("aqmvt", spec.terms), "s": spec.fold.state, "e": 1, "f": 1}
 
 
 def sizes(rows: int, columns: int) -> dict[str, int]:
-    """How many numbers of a component a thread's scratch memory has, by kind."""
+    """Return the numbers per component of a thread's scratch memory, by operand letter."""
     width = min(rows, columns)
     counts = {"m": rows * (columns + width + 1) + width * width, "v": 2 * (rows + width) + 1}
     counts |= {"t": 2, "s": 1, "e": 2, "f": 2}
@@ -32,7 +31,7 @@ def sizes(rows: int, columns: int) -> dict[str, int]:
 
 
 def source(spec: Reflection) -> str:
-    """The kernel: an item is a block of matrices, whose R take their place, and their Q."""
+    """Return the kernel, which replaces a block of matrices by their R, and computes their Q."""
     parts, pad = spec.parts, wide()
     text = LaneText(WORDS, ("bases", "shares"), operands(spec), pad)
     _steps(text, spec)
@@ -40,7 +39,7 @@ def source(spec: Reflection) -> str:
     text.opened(d)
     text.add(
         d,
-        # From row to row of R, and of V and T, and from number to number.
+        # Strides between rows of R, of V and T, and between numbers.
         f"line, side, one = {pad} * columns, {pad} * width, {pad}",
         "r = arrival * m_size",
         "u = r + rows * line",
@@ -57,7 +56,7 @@ def source(spec: Reflection) -> str:
     text.taken(d, "rows * columns", "store_m(at_m, r + {}, load_a(at_a, {}))")
     text.add(
         d,
-        # Beyond their diagonals V and T stay the zeros that the memory was made of.
+        # Beyond their diagonals V and T keep the zeros that the memory was initialised with.
         "for j in range(width):",
     )
     _column(text, d + 1, parts)
@@ -69,7 +68,7 @@ def source(spec: Reflection) -> str:
 
 
 def _column(text: LaneText, depth: int, parts: int) -> None:
-    """The reflection of column j, applied to it and to those on its right."""
+    """Compute the reflection of column j, and apply it to that column and those on its right."""
     text.add(
         depth,
         text.each("opened"),
@@ -100,14 +99,14 @@ def _column(text: LaneText, depth: int, parts: int) -> None:
     text.add(
         depth + 1,
         text.each("turned_product"),
-        # Nobody asks what is below the diagonal.
+        # Elements below the diagonal are not read.
         "for i in range(j, j + 1 if k == j else rows):",
         f"    {text.each('updated', r='r + i * line + k * one', z='v + i * one')}",
     )
 
 
 def _block(text: LaneText, depth: int, parts: int) -> None:
-    """Column j of T."""
+    """Compute column j of T."""
     text.add(depth, "for k in range(j):")
     text.dot(depth + 1, "vm", "rows", ("v", "one"), ("u + k * one", "side"), -1, parts)
     text.add(depth + 1, text.each("overlap", z="g + k * one"))
@@ -118,7 +117,7 @@ def _block(text: LaneText, depth: int, parts: int) -> None:
 
 
 def _others(text: LaneText, depth: int, parts: int) -> None:
-    """Columns on the right of the panel, and those of Q: z, V^H z, T V^H z."""
+    """Update columns on the right of the panel, and those of Q: z, V^H z, T V^H z."""
     text.add(
         depth,
         "for k in range(columns - width + wanted):",
@@ -160,7 +159,7 @@ def _others(text: LaneText, depth: int, parts: int) -> None:
 
 
 def _steps(text: LaneText, spec: Reflection) -> None:
-    """What is done to a number of all matrices."""
+    """Define the operations on one number of all matrices."""
     of_complex, pad = spec.parts == 2, text.pad
     settled = f"settle(load_s(at_s, s + c))[:{spec.terms}]"
     conjugate = "conjugate({})" if of_complex else "{}"
@@ -183,7 +182,7 @@ def _steps(text: LaneText, spec: Reflection) -> None:
         "below = ((bits64(largest * 18014398509481984.0) >> 52) & 0x7FF) - 1076",
         "exponent = below if exponent == -1022 else exponent",
         "exponent = 0 if (largest == 0) | (exponent == 1025) else exponent",
-        # One factor where there is one: a power beyond the range of exponents comes first.
+        # A power beyond the exponent range is applied as two factors, else as one.
         "main = max(-1022, min(1023, -exponent))",
         "store_f(at_f, t + c, (power(-exponent - main),))",
         f"store_f(at_f, {tau} + c, (power(main),))",

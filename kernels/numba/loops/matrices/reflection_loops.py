@@ -1,6 +1,6 @@
-"""Reflections on the CPU, a panel by one call of a compiled loop.
+"""Reflections on the CPU, with one call of a compiled loop per panel.
 
-`reflection_text` writes it, and `reflection_lanes` that of small matrices of a batch.
+`reflection_text` generates it, and `reflection_lanes` the loop for batches of small matrices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def panel(
     whole: bool,
     q: Sequence[Tensor] | None,
 ) -> None:
-    """See `mcf.kernels.executor.Executor.reflect`."""
+    """Reflect a panel, see `mcf.kernels.executor.Executor.reflect`."""
     wanted = 0 if q is None else q[0].shape[2]
     if whole and start == 0 and _are_lanes(*r[0].shape):
         _of_lanes(spec, r[0].shape, wanted).run([*r, *(q or r)])
@@ -76,7 +76,7 @@ def _of_rows(
 
 
 def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
-    """The words that say how long rows are, and a thread's memory."""
+    """Return the fields with row lengths and sizes of a thread's memory."""
     length = width + PAD
     side = max(rest, wanted) + PAD
     s_size = max(length, side)
@@ -86,7 +86,7 @@ def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
 
 
 def _room(spec: Reflection, words: dict[str, int], parts: int) -> tuple[Any, list[int]]:
-    """Scratch memory for so many threads, and where it is."""
+    """Return scratch memory for `parts` threads, and its addresses."""
     counts = {"m": spec.terms, "v": spec.terms, "s": spec.fold.state}
     sizes = {kind: words[f"{kind}_size"] for kind in counts}
     return memory(counts, sizes, torch.float64, parts)

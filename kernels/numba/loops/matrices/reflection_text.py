@@ -1,8 +1,8 @@
-"""The text of the CPU's reflections of a panel; its rows lie in memory of their own, as vectors.
+"""Generated source of reflections of a panel, whose rows are vectors in scratch memory.
 
-Three kinds of memory, each of which a loop either reads or writes: `m` has R and V by rows, T by
-columns and x; `v` has v, x and a row of results; `s` the partial sums of a row. Behind a row is
-room for whole vectors, whose numbers mean nothing.
+A loop either reads or writes each of three kinds of memory: `m` has R and V by rows, T by columns
+and x; `v` has v, x and a row of results; `s` the partial sums of a row. Rows are padded to whole
+vectors, and the padding is ignored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ WORDS = (
 
 
 def operands(spec: Reflection) -> dict[str, int]:
-    """The components of the operands in the order of `bases`: R, Q, V, T, then scratch memory."""
+    """Return component counts in the order of `bases`: R, Q, V, T, then scratch memory."""
     return {**dict.fromkeys("aqytmv", spec.terms), "s": spec.fold.state}
 
 
 def source(spec: Reflection) -> str:
-    """The kernel: an item is a matrix, whose panel is reflected in place, and its V and T."""
+    """Return the kernel, which reflects a matrix's panel in place, and computes V and T."""
     text = PanelText(WORDS, ("bases", "shares"), operands(spec), PAD)
     of_complex = spec.parts == 2
     _steps(text, spec)
@@ -41,7 +41,7 @@ def source(spec: Reflection) -> str:
         "x = v + height + length",
         "g = x + height + length",
         "s = arrival * s_size",
-        # Nothing of an earlier matrix counts.
+        # Clear the state of an earlier matrix.
         "for i in range(height * length + width * length):",
         "    store_m(at_m, u + i, ZEROS)",
         "for i in range(height):",
@@ -52,7 +52,7 @@ def source(spec: Reflection) -> str:
     )
     _column(text, d + 1)
     text.add(d + 1, "for phase in range(4 if j > 0 else 2):")
-    # n numbers from `given` on times n rows of m from `row` on, conjugates but for the last.
+    # n numbers from `given` on times n rows of m from `row` on, conjugated except for the last.
     phases = (
         ("x", "x_row", "height - j", "1", "0", "last = 1"),
         ("v + j", "r + j * length", "height - j", "length", "j", text.whole("j", "width")),
@@ -102,8 +102,8 @@ def source(spec: Reflection) -> str:
 
 
 def _others(text: PanelText, depth: int, parts: int) -> None:
-    """Columns on the right of the panel, and those of Q: x in rows, then V^T x and T V^T x."""
-    # Of conjugates are V^T and the T^T of the columns of R.
+    """Update columns on the right of the panel and of Q: x in rows, then V^T x and T V^T x."""
+    # Conjugates are used for V^T, and for T^T with the columns of R.
     ways = [
         [f"            way = {way}"] * (parts == 2)
         for way in ("-1.0", "1.0 if of_q else -1.0", "1.0")
@@ -166,7 +166,7 @@ def _others(text: PanelText, depth: int, parts: int) -> None:
 
 
 def _steps(text: PanelText, spec: Reflection) -> None:
-    """The loops over the numbers of a row."""
+    """Define the loops over the numbers of a row."""
     settled = f"settle(load_s(at_s, s + c))[:{spec.terms}]"
     overlap = f"conjugate({settled})" if spec.parts == 2 else settled
     text.step("overlap", "at_s at_v s g", f"store_v(at_v, g + c, {overlap})")
@@ -197,7 +197,7 @@ def _fold(text: PanelText, depth: int, parts: int) -> None:
 
 
 def _column(text: PanelText, depth: int) -> None:
-    """x, and whether it is zero but for the first number."""
+    """Load x, and test whether it is zero except for the first number."""
     text.add(
         depth,
         "largest = 0.0",
@@ -210,7 +210,7 @@ def _column(text: PanelText, depth: int) -> None:
         "    exponent = ((bits64(largest * 18014398509481984.0) >> 52) & 0x7FF) - 1076",
         "if largest == 0 or exponent == 1025:",
         "    exponent = 0",
-        # One factor where there is one: a power beyond the range of exponents comes first.
+        # A power beyond the exponent range is applied as two factors, else as one.
         "main = max(-1022, min(1023, -exponent))",
         "more = power(-exponent - main)",
         "flat = True",
@@ -223,7 +223,7 @@ def _column(text: PanelText, depth: int) -> None:
 
 
 def _reflector(text: PanelText, depth: int) -> None:
-    """v and tau, with v among the columns of V too."""
+    """Compute v and tau, and store v among the columns of V."""
     text.add(
         depth,
         "h, tau = reflector(load_v(at_v, x), settle(load_s(at_s, s))[:TERMS], flat)",

@@ -1,4 +1,4 @@
-"""Jacobi sweeps on the CPU: all of a matrix's by one call of a compiled loop."""
+"""Jacobi sweeps on the CPU, all of a matrix's in one call of a compiled loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = (
 
 
 def letters(spec: Rotations) -> dict[str, int]:
-    """Components of rows, of what is left of sums of numbers, of pairs' products and angles."""
+    """Return component counts of rows, halved sums, pairs' products, and angles."""
     own = spec.terms // spec.parts
     return {
         "x": spec.terms,
@@ -36,13 +36,13 @@ def letters(spec: Rotations) -> dict[str, int]:
 
 
 def sizes(spec: Rotations, rows: int, width: int) -> list[tuple[int, int]]:
-    """How much memory a thread needs for each of these but the first, and their components."""
+    """Return numbers and component counts of a thread's scratch memory, without the rows."""
     pairs, (_, *behind) = rows // 2 + lanes(), letters(spec).values()
     return [*zip((width, pairs, pairs), behind, strict=True)]
 
 
 def source(spec: Rotations) -> str:
-    """The kernel: an item is a matrix x."""
+    """Return the kernel; an item is a matrix x."""
     text = PanelText(WORDS, ("bases", "shares", "order", "places", "done"), letters(spec), lanes())
     n = spec.terms // spec.parts
     text.sizes(spec.terms, spec.parts)
@@ -88,7 +88,7 @@ def source(spec: Rotations) -> str:
     text.add(d + 3, "store_p(at_p, p + pair, a + b + g)")
     text.add(
         d + 2,
-        # Of all pairs at once: each waits for roots and quotients.
+        # All pairs together, so that latencies of roots and quotients overlap.
         text.whole("0", "rows // 2"),
         text.run("angle", "0"),
         "last = columns",
@@ -122,7 +122,7 @@ def source(spec: Rotations) -> str:
 
 
 def _vanish(text: PanelText, depth: int) -> None:
-    """Rows that are all but zero become that."""
+    """Set rows to zero that are nearly zero."""
     text.add(
         depth,
         "for k in range(rows):",
@@ -135,7 +135,7 @@ def _vanish(text: PanelText, depth: int) -> None:
 
 
 def _halves(text: PanelText, depth: int, spec: Rotations) -> None:
-    """Sums by halves, the first of which are taken of the products at once."""
+    """Sum by halving, where the first level is fused with the products."""
     cells = ["{0}[{1}] * {2}[{1}]".format(x, "{k}", y) for x, y in ("xx", "yy", "xy")]
     found = [" + ".join(cell.format(k=k) for k in range(spec.parts)) for cell in cells]
     found += ["x[1] * y[0] - x[0] * y[1]"] * (spec.parts == 2)
@@ -178,7 +178,7 @@ def _halves(text: PanelText, depth: int, spec: Rotations) -> None:
 
 
 def _folds(text: PanelText, depth: int, spec: Rotations) -> None:
-    """Three folds in the order of a matrix product."""
+    """Compute three folds in the order of a matrix product."""
     loads = {"x": "load_x(at_x, first + {})", "y": "load_x(at_x, second + {})"}
     products = {"a": ("x", "x"), "b": ("y", "y"), "g": ("x", "y")}
     row_folds.inner(text, depth, loads, products, "width", kinds=spec.parts)
@@ -206,20 +206,20 @@ def _compiled(spec: Rotations) -> objects.Native:
 
 
 def address(spec: Rotations) -> int:
-    """Where the loop is."""
+    """Return the address of the loop."""
     with stored.lock:
         return _compiled(spec).address
 
 
 def order(rows: int) -> array[int]:
-    """The word `order` says where this is."""
+    """Return the permutation that the field `order` points to."""
     return array("q", next_order(rows))
 
 
 def rotate(
     spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
 ) -> Tensor:
-    """See `mcf.kernels.executor.Executor.rotate`."""
+    """Rotate, see `mcf.kernels.executor.Executor.rotate`."""
     batch, rows, columns = x[0].shape
     threads = torch.get_num_threads() if x[0].numel() * rows > team.SERIAL else 1
     parts = max(1, min(threads, batch))

@@ -1,4 +1,4 @@
-"""Texts of folds of numbers times rows, in the order of a matrix product."""
+"""Generated source of folds of numbers times rows, in the order of a matrix product."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mcf.kernels.numba.loops.matrices.panel_text import PanelText
 
 
 def steps(text: PanelText, rows: str, kinds: int = 1) -> None:
-    """Loops that add numbers times rows of an operand to the partial sums s.
+    """Define loops that add numbers times rows of an operand to the partial sums s.
 
-    Complex numbers (`kinds` 2) have two terms each, so that a group is of half as many; one on its
-    own has functions `alone` and `joined`.
+    Complex numbers (`kinds` 2) have two terms each, so a group has half as many numbers; single
+    ones use the functions `alone` and `joined`.
     """
     for name, count in (("group", GROUP // kinds), ("one", 1)):
         held = [f"f{k}" for k in range(count)]
@@ -30,7 +30,7 @@ def steps(text: PanelText, rows: str, kinds: int = 1) -> None:
 
 
 def fold(text: PanelText, depth: int, given: str, kinds: int = 1) -> None:
-    """Fold n numbers, of which `given` loads one by its distance, times rows from `row` on."""
+    """Fold n numbers, loaded by `given` from their offset, times rows from `row` on."""
     group = GROUP // kinds
     text.add(depth, "i = 0")
     for condition, name, count in (
@@ -59,16 +59,16 @@ def inner(
     suffix: str = "",
     kinds: int = 1,
 ) -> None:
-    """Inner products of n numbers, settled and cut to as many components.
+    """Compute inner products of n numbers, finalized and cut to their number of components.
 
-    Of complex numbers (`kinds` 2, see `steps`) with the conjugates of the second ones.
+    For complex numbers (`kinds` 2, see `steps`) the second ones are conjugated.
 
     Args:
-        text: where they go.
-        depth: likewise.
-        loads: of each vector what loads a number of it, by its distance `i + k`.
-        products: of each result the names of its vectors.
-        n: how many.
+        text: receives the statements.
+        depth: of the statements.
+        loads: for each vector the load of a number at its offset `i + k`.
+        products: for each result the names of its vectors.
+        n: the number of elements.
         suffix: of the names of the fold's functions.
         kinds: terms of a product.
     """

@@ -1,1 +1,1 @@
-"""Loop over rows: sorts, extremes, running sums and products."""
+"""Loops over rows: sorts, extremes, running sums and products."""

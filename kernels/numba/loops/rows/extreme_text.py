@@ -1,4 +1,4 @@
-"""The texts of extremes, running extremes and searches: one element after another."""
+"""Generated source of extremes, running extremes and searches, one element at a time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _begin(*words: str) -> str:
 
 
 def room(terms: int, count: int) -> int:
-    """Words that a thread needs."""
+    """Return the 64-bit units of workspace per thread."""
     return 2 * TOGETHER
 
 
 def source(terms: int, name: str, fmt: Format = FP64, keys: Format = FP64) -> str:
-    """The loop of a name of `mcf.kernels.row_tasks`, on numbers and keys of some formats."""
+    """Return the loop `name` of `mcf.kernels.row_tasks` for a format of numbers and one of keys."""
     if name.startswith("running"):
         return running(terms, name, fmt, keys)
     if not name.startswith("search"):
@@ -38,12 +38,12 @@ def source(terms: int, name: str, fmt: Format = FP64, keys: Format = FP64) -> st
     return searching(terms) if terms > 1 else searching_words()
 
 
-# Elements of a running extreme that are looked at together.
+# Elements of a running extreme that are compared together.
 _AHEAD = 64
 
 
 def extreme(terms: int) -> str:
-    """Extremes of rows."""
+    """Return the loop for extremes of rows."""
     keys = [f"key{k}" for k in range(terms)]
     words = ["moved = number(data, 5)"]
     words += [f"{k} = word(data, 7 + moved + {j})" for j, k in enumerate(keys)]
@@ -65,12 +65,12 @@ def extreme(terms: int) -> str:
 
 
 def running(terms: int, name: str, fmt: Format, held: Format) -> str:
-    """Running extremes.
+    """Return the loop for running extremes.
 
-    Elements whose first components are all beyond the extreme so far are what most are: they are
-    looked at side by side, and the extreme is written to all of their places. Those of pairs that
-    are not canonical are beyond it by a few of its places; of narrow pairs the sums in float64 are
-    looked at, which are the first numbers of their keys.
+    Most blocks of elements have all first components beyond the extreme so far: they are compared
+    as vectors, and the extreme is written to all their indices. Components of pairs that are not
+    canonical must exceed it by some units in the last place. Narrow pairs compare float64 sums,
+    which are the first components of their keys.
     """
     take, give = MOVES[fmt]
     load = "load" if held == FP64 else "load_key"
@@ -126,15 +126,15 @@ def running(terms: int, name: str, fmt: Format, held: Format) -> str:
 """
 
 
-# Numbers that are looked for together: what one waits for from memory the others do meanwhile.
+# Numbers searched together, so that their memory latencies overlap.
 TOGETHER = 64
 
 
 def searching(terms: int) -> str:
-    """The places of numbers in one sequence.
+    """Return the loop that searches numbers in one sorted sequence.
 
-    Which elements are looked at depends on a number through where a step begins alone, so that
-    numbers take their steps together. First components decide unless they are equal or NaN.
+    The elements compared depend on a number only through the index where a step begins, so numbers
+    take their steps together. First components decide unless they are equal or NaN.
     """
     there, wanted = ([f"{c}{k}" for k in range(terms)] for c in "sw")
     words = ["size, total, out = number(data, 5), number(data, 6), word(data, 9)"]
@@ -167,10 +167,11 @@ def searching(terms: int) -> str:
 
 
 def searching_words() -> str:
-    """The same of single components, in vectors: where steps begin, and what is there, are lanes.
+    """Return the vectorised search for single components: lanes are step starts and elements there.
 
-    The first levels are read from a table of what their steps look at, level after level, which
-    stays in the cache: of level k are 2**k, and which it is says the path there in binary.
+    The first levels read from a table of the elements that their steps compare, level by level,
+    which stays in the cache: level k has 2**k entries, and an entry's index is the path to it in
+    binary.
     """
     lines = step(
         "above",

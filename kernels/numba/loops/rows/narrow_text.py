@@ -1,6 +1,6 @@
 """Steps of loops over rows whose numbers are narrower in memory (`mcf.kernels.row_tasks.Narrow`).
 
-Addresses stay those of the tensors, and places are counted in elements.
+Addresses remain those of the tensors, and indices count elements.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from mcf.kernels.numba.compile.vector_loops import step
 from mcf.kernels.row_tasks import Narrow
 
-# Bytes of a line of the cache.
+# Bytes of a cache line.
 _LINE = 64
 
 
 def names(letter: str, count: int) -> list[str]:
-    """Variables of the addresses of components."""
+    """Return the variables of the components' addresses."""
     return [f"{letter}{k}" for k in range(count)]
 
 
@@ -22,21 +22,21 @@ def _tuple(variables: list[str]) -> str:
 
 
 def entering(narrow: Narrow, terms: int) -> list[str]:
-    """The step that reads numbers from `start` on."""
+    """Return the step that reads numbers from `start` on."""
     s, x = names("s", terms), names("x", narrow.count)
     body = f"store_s({_tuple(s)}, l, enter(load_x({_tuple(x)}, start + l)))"
     return step("entering", "l", ["start", *s, *x], [body])
 
 
 def leaving(narrow: Narrow, terms: int, source: str) -> list[str]:
-    """The step that writes numbers from `start` on; of the kind `source` of the loop's."""
+    """Return the step that writes numbers from `start` on; `source` is their operand letter."""
     s, y = names("s", terms), names("y", narrow.count)
     body = f"store_y({_tuple(y)}, start + l, leave(load_{source}({_tuple(s)}, l)))"
     return step("leaving", "l", ["start", *y, *s], [body])
 
 
 def apart(narrow: Narrow, terms: int) -> list[str]:
-    """Both where bases say, by way of w: arithmetic is of vectors, and what is not only moves."""
+    """Return gathers and scatters at `bases` through w, whose arithmetic vectorises separately."""
     s, w = names("s", terms), names("w", narrow.count)
     x, y = names("x", narrow.count), names("y", narrow.count)
     there = "start + number(bases, l)"
@@ -53,12 +53,12 @@ def apart(narrow: Narrow, terms: int) -> list[str]:
 
 
 def members(variable: str, count: int) -> str:
-    """The components of a tuple, as arguments."""
+    """Return the components of a tuple, as arguments."""
     return ", ".join(f"{variable}[{k}]" for k in range(count))
 
 
 def asked(addresses: str, count: int, size: int, first: str, length: str) -> list[str]:
-    """Statements that ask for elements of `size` bytes of components."""
+    """Return statements that prefetch elements of `size` bytes of components."""
     lines = [f"for l in range(0, {length}, {_LINE // size}):"]
     return lines + [
         f"    prefetch({addresses}[{k}], ({first} + l) * {size} >> 3)" for k in range(count)

@@ -17,9 +17,9 @@ from mcf.kernels.numba.runtime import team
 from mcf.kernels.row_tasks import RowTask
 
 NAMES = frozenset({"highest", "lowest"})
-# So many lanes are enough for vectors, and so few elements of them are not worth it.
+# Lanes that suffice for vectors; smallest number of lanes that is worthwhile.
 _WIDE, _NARROW = 64, 16
-# Turns that lanes are for: as many again take longer to be put together.
+# Fewest turns per lane; with fewer, merging the lanes takes longer.
 _TURNS = 8
 
 
@@ -36,7 +36,7 @@ def _loop(looked: Looked) -> objects.Native:
 
 
 def _fold(count: int, inner: int) -> int:
-    """How many elements of a row share a turn; 0 where rows are done one after the other."""
+    """Return the number of elements of a row per turn; 0 if rows are processed one by one."""
     fold = 1
     while 2 * fold * inner <= _WIDE and 2 * fold * _TURNS <= count:
         fold *= 2
@@ -44,7 +44,7 @@ def _fold(count: int, inner: int) -> int:
 
 
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
-    """See `mcf.kernels.row_tasks`."""
+    """Run the task, see `mcf.kernels.row_tasks`."""
     (rows, count), inner = shape, task.inner
     fold = _fold(count, inner)
     room = 3 * TILE + (0 if fold else APART * count)

@@ -1,9 +1,9 @@
-"""The text of extremes of rows by their first components, or by sums of narrow ones.
+"""Generated source of extremes of rows by first components, or by sums of narrow ones.
 
-One reading, in vectors. Lanes are neighbours in memory, which are of several rows, of one or of
-both: the elements of a row that are a multiple of `fold` apart share a lane. Each lane keeps its
-largest element, where that is, and its second largest, which says in the end whether the row is
-decided. Sums of 16 bits decide wherever they are exact in float64.
+It reads the data once, in vectors. Lanes are adjacent in memory and belong to several rows, to one
+or to both: elements of a row whose distance is a multiple of `fold` share a lane. Each lane keeps
+its largest element, the index of that, and its second largest, which finally tells whether the row
+is decided. Sums of 16-bit components decide wherever they are exact in float64.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mcf.kernels.numba.compile.vector_loops import step
 from mcf.kernels.numba.loops.moves import MOVES
 from mcf.kernels.numba.runtime import team
 
-# Lanes at a time: what is kept of them stays in the first level of the cache.
+# Lanes at a time, whose state stays in the first-level cache.
 TILE = 512
-# Turns ahead for which memory is asked: no processor guesses what four at a time need.
+# Prefetch distance in turns: hardware prefetchers miss four streams.
 _AWAY = 4
-# Rows that are turned at a time.
+# Rows that are transposed at a time.
 ROWS = 64
-# How far apart their elements are then: not a multiple of what shares lines of the cache.
+# Stride of their elements after transposing, chosen against cache set conflicts.
 APART = ROWS + 8
 
 _WORDS = (
@@ -33,12 +33,12 @@ _ADDRESSES = frozenset({"shares", "works", "index", "table"})
 
 @dataclasses.dataclass(frozen=True)
 class Looked:
-    """What is looked at of an element: a first component, or a sum of narrow ones.
+    """Compared part of an element: a first component, or a sum of narrow components.
 
     Args:
-        keys: the format of what is looked at.
-        terms: how many components; of more than one, and of 16 bits, their sum.
-        moved: the format of what is moved to the result.
+        keys: the format of the compared components.
+        terms: number of components; several 16-bit ones are summed.
+        moved: the format of the components that are copied to the result.
     """
 
     keys: Format
@@ -47,45 +47,45 @@ class Looked:
 
     @property
     def summed(self) -> bool:
-        """Whether sums decide, which are exact but for few; else first components."""
+        """Whether sums decide, which are exact except for rare ones; else first components."""
         return self.keys in (BF16, FP16)
 
     @property
     def names(self) -> list[str]:
-        """The variables with addresses of what is looked at."""
+        """The variables with addresses of the compared components."""
         return [f"x{k}" for k in range(self.terms)]
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of a table."""
+        """The fields of an argument struct."""
         return (*_WORDS, *(f"given_{x}" for x in self.names))
 
     @property
     def letters(self) -> dict[str, tuple[int, Format]]:
-        """Kinds of numbers, which do not overlap; formats of them.
+        """Operand letters, which do not overlap, with their formats.
 
-        "x" is what is given, "y" that in rows that were turned; of a lane "t" is the largest, "u"
-        the second, "p" the turn of the largest; "s", "v" and "q" are the same of another lane, so
+        "x" is the input, "y" the value in transposed rows. For a lane "t" is the largest, "u" the
+        second and "p" the turn of the largest; "s", "v" and "q" are the same for another lane, so
         that loads and stores do not overlap.
         """
         return {"x": (self.terms, self.keys), **dict.fromkeys("ytupsvq", (1, FP64))}
 
     def value(self, place: str) -> list[str]:
-        """Statements that make `v` of an element, and `usual` where it may decide."""
+        """Return statements that compute `v` of an element, and `usual` if it may decide."""
         if not self.summed:
             return [f"v = load_x(({self.names[0]},), {place})[0]"]
         lines = [f"c = load_x(({', '.join(self.names)},), {place})", "v, usual = c[0], True"]
         for k in range(1, self.terms):
             lines += [f"a, b = v, c[{k}]", "v = a + b"]
             if self.keys != FP16:
-                # Of float16 all sums are exact.
+                # All sums of float16 are exact.
                 lines += ["usual &= (v - a == b) & (v - b == a)"]
-        # Nor infinity, nor NaN, nor what rounds to infinity.
+        # Excludes infinity, NaN, and sums that round to infinity.
         return [*lines, "usual &= abs(v) < LIMIT"]
 
 
 def _loaded(looked: Looked, turned: bool, place: str) -> list[str]:
-    """Statements for `v`, signed so that the largest is looked for, of what lies in a row."""
+    """Return statements for `v` of an element in a row, signed so that the largest is sought."""
     if not turned:
         return [*looked.value(place), "v = v * sign"]
     usual = ["usual = v == v"] if looked.summed else []
@@ -93,9 +93,9 @@ def _loaded(looked: Looked, turned: bool, place: str) -> list[str]:
 
 
 def _taken(looked: Looked, turned: bool, element: str, place: str) -> list[str]:
-    """Statements that bring one more element to a lane.
+    """Return statements that add one more element to a lane.
 
-    A NaN stays the second largest; of sums the second is infinity where one is not usual.
+    A NaN stays the second largest; for sums the second is infinity if one is not `usual`.
     """
     if looked.summed:
         second = ["above = v > top", "second = second if usual else INF"]
@@ -123,7 +123,7 @@ _KEPT = [
 
 
 def _steps(looked: Looked, turned: bool) -> list[str]:
-    """The steps that take elements of rows, as they lie or turned."""
+    """Return the steps that process elements of rows, in place or transposed."""
     given = [*(["y"] if turned else looked.names), "t", "u", "p", "m", "sign", "wide"]
     name = "_turned" * turned
     begun = [
@@ -144,13 +144,13 @@ def _steps(looked: Looked, turned: bool) -> list[str]:
 
 
 def _merged(looked: Looked) -> list[str]:
-    """The step that brings a lane to another of the same row."""
+    """Return the step that merges two lanes of one row."""
     body = [
         *_LOADED,
         "v, third, other = load_s((s,), l)[0], load_v((w,), l)[0], load_q((q,), l)[0] + half",
     ]
     if looked.summed:
-        # Of equal ones the first.
+        # The first of equal ones wins.
         body += [
             "above = (v > top) | ((v == top) & (other < place))",
             "second = third if third > second else second",
@@ -169,7 +169,7 @@ def _merged(looked: Looked) -> list[str]:
 
 
 def _turns(looked: Looked, turned: bool, depth: int) -> str:
-    """All turns of rows, as they lie or turned."""
+    """Return the loop over all turns of rows, in place or transposed."""
     name, less = "_turned" * turned, 0 if turned else _smaller(looked)
     x = ["y"] if turned else looked.names
     forward = "advance" if turned or looked.keys == FP64 else "advance_x"
@@ -196,22 +196,22 @@ def _turns(looked: Looked, turned: bool, depth: int) -> str:
         "    m += 1",
     ]
     if not turned:
-        # What is left over is less than a turn.
+        # The remainder is less than a turn.
         lines.append(f"over(0, rest, one, ({given}, float(m), sign, wide))")
     return "\n".join(" " * depth + line for line in lines)
 
 
 def _smaller(looked: Looked) -> int:
-    """By how many powers of two an element has fewer bytes than one of 64 bits."""
+    """Return log2 of 8 bytes over the element's size."""
     return 4 - int(looked.keys.itemsize).bit_length()
 
 
 def source(looked: Looked) -> str:
-    """The loop."""
+    """Return the loop."""
     take, give = MOVES[looked.moved]
     less = _smaller(looked)
     lines = [*_steps(looked, False), *_steps(looked, True)]
-    # Turns as places, of which the first lanes' are a multiple of the fold.
+    # Turns as indices; those of the first lanes are multiples of the fold.
     lines += step("placed", "l", ["p", "fold"], ["store_p((p,), l, (load_p((p,), l)[0] * fold,))"])
     lines += _merged(looked)
     words = "\n".join(

@@ -1,7 +1,7 @@
-"""The text of products of rows: halves of what is left, element by element.
+"""Generated source of products of rows: halving, element by element.
 
-Rows that lie side by side are multiplied together, `wide` columns at a time; short rows that lie
-one after the other are turned first, so that their elements are such columns.
+Adjacent rows are multiplied together, `wide` columns at a time. Short contiguous rows are
+transposed first, so that their elements become such columns.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from mcf.kernels.numba.loops.rows import narrow_text
 from mcf.kernels.numba.runtime import team
 from mcf.kernels.row_tasks import Narrow
 
-# Columns at a time; those of a narrower matrix are all.
+# Columns at a time; a narrower matrix takes all.
 WIDE = 64
-# Rows of up to so many elements are turned.
+# Greatest length of rows that are transposed.
 SHORT = 128
-# How many elements of a column ahead what comes next is asked for.
+# Prefetch distance in elements of a column.
 _AWAY = 2
 
 
 def columns(rows: int, count: int, inner: int) -> int:
-    """How many rows are multiplied together."""
+    """Return the number of rows that are multiplied together."""
     if inner > 1:
         return min(inner, WIDE)
     return WIDE if count <= SHORT and rows >= WIDE else 1
 
 
 def items(rows: int, count: int, inner: int) -> int:
-    """In how many pieces rows are done."""
+    """Return the number of items of rows."""
     wide = columns(rows, count, inner)
     return rows // inner * -(-inner // wide) if inner > 1 else -(-rows // wide)
 
 
 def room(terms: int, count: int, wide: int = 1) -> int:
-    """Numbers that a thread needs: what is left, what becomes of it, what is turned."""
+    """Return the numbers of workspace per thread: two halving buffers, and transposed rows."""
     return terms * wide * (2 * ((count + 1) // 2) + (count if wide > 1 else 0))
 
 
 def _first_steps(narrow: Narrow, terms: int) -> list[str]:
-    """Steps that read narrow numbers: of columns, of their first halves, of rows to be turned."""
+    """Return steps that read narrow numbers: columns, their first halves, rows to be transposed."""
     s, d = (narrow_text.names(c, terms) for c in "sd")
     x = narrow_text.names("x", narrow.count)
     w = narrow_text.names("w", narrow.count)
@@ -55,7 +55,7 @@ def _first_steps(narrow: Narrow, terms: int) -> list[str]:
 
 
 def _first_halves(narrow: Narrow, terms: int) -> list[str]:
-    """Statements that make wide products of the halves of narrow columns."""
+    """Return statements that compute wide products of the halves of narrow columns."""
     size, count = int(narrow.format.itemsize), narrow.count
     d, x = narrow_text.members("d_at", terms), narrow_text.members("given", count)
     to = "(" + "".join(f"advance(here, {k} * size + {{i}} * width), " for k in range(terms)) + ")"
@@ -82,9 +82,9 @@ def _first_halves(narrow: Narrow, terms: int) -> list[str]:
 
 
 def source(terms: int, name: str, narrow: Narrow | None = None) -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`.
+    """Return the loop `name` of `mcf.kernels.row_tasks`.
 
-    Narrow numbers become wide ones where they are read, each once.
+    Narrow numbers are widened where they are read, once each.
     """
 
     def each(form: str, count: int = terms) -> str:

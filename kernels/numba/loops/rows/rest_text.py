@@ -1,4 +1,4 @@
-"""The texts of sums of all but one number of each row, and of copies of a row's number."""
+"""Generated source of sums of all but one number of each row, and of broadcasts along rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from mcf.kernels.numba.runtime import team
 
 
 def room(terms: int, count: int) -> int:
-    """Words that a thread needs: what is left, and what becomes of it."""
+    """Return the 64-bit units of workspace per thread: two halving buffers."""
     return 2 * terms * ((count + 1) // 2)
 
 
 def source(terms: int, name: str) -> str:
-    """The loop of "rest" or "spread" of `mcf.kernels.row_tasks`."""
+    """Return the loop "rest" or "spread" of `mcf.kernels.row_tasks`."""
     return _rest(terms) if name == "rest" else _spread(terms)
 
 
@@ -44,7 +44,7 @@ def _rest(terms: int) -> str:
     unpacked = "\n".join(
         f"                {', '.join(f'{c}{k}' for k in range(terms))}, = {c}" for c in "sed"
     )
-    # The bits of 0.0 are those of 0.
+    # The bits of 0.0 are those of the integer 0.
     zeros = "\n".join(f"            put(s[{k}], number(index, item), 0)" for k in range(terms))
     return (
         "\n".join(lines)

@@ -1,7 +1,8 @@
-"""The CPU's loops over rows (`mcf.kernels.row_tasks`), of any number and of few elements.
+"""The CPU's loops over rows (`mcf.kernels.row_tasks`), for large and small inputs.
 
-The words of a loop's table: rows, count, the address of the shares, how many, the address of room
-for each thread; the task's options and the number of components that are moved; the tensors.
+Fields of a loop's argument struct: rows, count, the address of the shares, their number, the
+address of the threads' workspaces; the task's options and the number of moved components; the
+tensors.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ _TEXTS = {
     "rest": rest_text,
     "spread": rest_text,
 }
-# The tasks whose words are those of the tensors alone.
+# Tasks whose fields are only those of the tensors.
 _PLAIN = frozenset({"cumsum", "cumprod", "prod", "rest", "spread"})
 
 
-# Those whose texts know formats.
+# Tasks whose generated source depends on formats.
 _NARROW = frozenset({"sort", "running_largest", "running_smallest"})
 
 
@@ -78,7 +79,7 @@ def _loop(
 ) -> objects.Native:
     task = RowTask(name, terms, format=formats[0], keys=formats[1], narrow=narrow)
     text = _side(task) if side else _text(task)
-    # Others know no narrow numbers.
+    # Other tasks have no narrow numbers.
     source = text.source(
         terms, name, *(formats if name in _NARROW else () if narrow is None else (narrow,))
     )
@@ -99,7 +100,7 @@ def _loop(
         ends = [keys.algorithm(each) for each in (narrow.enter, narrow.leave)]
         parts = (*parts, *ends, narrow.format, narrow.count)
     if name in _NARROW:
-        # What loads and stores are of is in their names.
+        # Names of loads and stores contain the operand letter.
         parts = (*parts, *(fmt.name for fmt in formats))
     return stored.native(parts, make)
 
@@ -118,14 +119,14 @@ def _options(task: RowTask, step: int = sort_text.ROWS, wide: int = 1) -> list[i
     return [*task.options, *([step] if task.name == "sort" else []), task.moved]
 
 
-# Up to which length rows that could be done one by one are done side by side.
+# Greatest length of rows that are processed in adjacent lanes although row by row is possible.
 _SHORT = {"cumsum": 80, "cumprod": 80, "running_largest": 0, "running_smallest": 0}
-# Elements that are done one by one, where there are loops for them: they would wait for a compiler.
+# Greatest number of elements processed row by row, where such loops exist: avoids a compilation.
 _FEW = 4096
 
 
 def _beside(task: RowTask, shape: tuple[int, int]) -> bool:
-    """Whether rows are done side by side."""
+    """Return whether rows are processed in adjacent lanes."""
     rows, count = shape
     if rows * count < _FEW:
         return False
@@ -138,7 +139,7 @@ def _beside(task: RowTask, shape: tuple[int, int]) -> bool:
 
 
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
-    """See `mcf.kernels.executor.Executor.rows`."""
+    """Run a task, see `mcf.kernels.executor.Executor.rows`."""
     rows, count = shape
     if task.name in peaks.NAMES:
         peaks.run(task, shape, addresses)
@@ -170,7 +171,7 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     pages.ask(work.data_ptr(), _WORD * room)
     plain = _WORD if task.narrow is None else int(task.narrow.format.itemsize)
     for k, place in enumerate(addresses[: _results(task)] if task.name in _WHOLE else ()):
-        # What is moved has bytes of its own.
+        # Moved components have an element size of their own.
         moved = _WORD if k == 0 else int(task.format.itemsize)
         pages.ask(place, (plain if task.name in _PLAIN else moved) * rows * count)
     team.run(_address(task, side), table.buffer_info()[0], parts)
@@ -178,7 +179,7 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
 
 
 def _products(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
-    """Products of rows, many of them together."""
+    """Multiply rows, several of them together."""
     rows, count = shape
     wide = product_text.columns(rows, count, task.inner)
     items = product_text.items(rows, count, task.inner)
@@ -193,12 +194,12 @@ def _products(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -
     team.run(_address(task), table.buffer_info()[0], parts)
 
 
-# Numbers of a row whose sort is cut into steps that threads share.
+# Numbers of a row from which its sort is cut into steps that threads share.
 LONG = 1 << 15
 
 
 def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
-    """The sort of whole rows of many numbers, one after the other; see `sort_text`."""
+    """Sort long rows one after the other; see `sort_text`."""
     rows, count = shape
     threads = torch.get_num_threads() if count > team.SERIAL else 1
     pieces, bins = -(-count // sort_text.PIECE), words_text.COUNTED
@@ -219,15 +220,15 @@ def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) 
         run(sort_text.INTEGERS, pieces, here)
         lows, highs, unlike = (counts[k : 3 * pieces : 3] for k in range(3))
         low, high = int(lows.min()), int(highs.max())
-        # Within a piece, and from one to another.
+        # Differences within a piece, and between pieces.
         bits = int(np.bitwise_or.reduce(unlike | (lows ^ low)))
-        # Of 63 bits a word's lower ones are its place.
+        # The lower of a word's 63 bits are its index.
         below = (count - 1).bit_length()
         lost = max(0, (high - low).bit_length() - (63 - below))
         shift = max(0, ((high - low) >> lost).bit_length() - words_text.BITS)
         head[:] = low, lost, below, shift, bits & ((1 << lost) - 1) != 0
         run(sort_text.COUNTS, pieces, here)
-        # Of each bin the first piece's numbers come first.
+        # In each bin the first piece's numbers come first.
         each = counts.reshape(pieces, bins)
         ends = each.T.cumsum().reshape(bins, pieces).T
         each[:] = ends - each
@@ -236,21 +237,21 @@ def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) 
         run(sort_text.BINS, bins, here)
 
 
-# What has as many results as elements, and what has one of a row.
+# Tasks with as many results as elements, and tasks with one result per row.
 _RUNNING = frozenset({"cumsum", "cumprod", "running_largest", "running_smallest"})
 _WHOLE = _RUNNING | {"spread"}
 _TURNED = _RUNNING | {"largest", "smallest"}
 
 
 def _results(task: RowTask) -> int:
-    """How many tensors are results."""
+    """Return the number of result tensors."""
     if task.narrow is not None:
         return task.narrow.count
     return task.terms if task.name in _PLAIN else 1 + task.moved
 
 
 def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
-    """The task on rows that are columns of narrow matrices: those are turned before and after."""
+    """Run the task on columns of narrow matrices, which are transposed before and after."""
     rows, count = shape
     if task.name not in _TURNED or rows * count < _FEW or task.inner > transposing.NARROW:
         return False
@@ -258,8 +259,8 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
     whole = results if task.name in _RUNNING else 0
     plain = [FP64 if task.narrow is None else task.narrow.format] * len(addresses)
     formats = dict(zip(addresses, plain if task.name in _PLAIN else task.formats, strict=True))
-    # What comes twice, as numbers that are their own keys, is turned once; new memory takes longer
-    # than to turn it, so that results are room for operands first.
+    # An operand that occurs twice (numbers that are their own keys) is transposed once. Allocating
+    # memory takes longer than transposing, so results first serve as workspace for operands.
     given = dict.fromkeys(addresses[results:], 0)
     free, sizes = [*addresses[:whole]], (rows // task.inner, count, task.inner)
     for source in given:
@@ -268,7 +269,7 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
         )
         if given[source]:
             free.remove(given[source])
-    # No more than is needed: a block of 32 MiB would be new memory at every call.
+    # As small as possible: a block of 32 MiB would be newly mapped memory at every call.
     new = whole + sum(not place for place in given.values())
     room = torch.empty(new, rows * count, dtype=torch.int64, device="cpu")
     places = [row.data_ptr() for row in room]
@@ -286,11 +287,11 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
 class FewRows:
     """Call a loop with the addresses of its tensors, on the calling thread.
 
-    A call's table is one that no other call has at the time: threads may call at once.
+    Each call uses an argument struct that no concurrent call uses: threads may call concurrently.
     """
 
     def __init__(self, task: RowTask, shape: tuple[int, int]) -> None:
-        """The tensors have so many rows and elements in each."""
+        """Prepare the task for tensors of a shape (rows, elements per row)."""
         self._call = team.native(_address(task))
         self._shape, self._options = shape, _options(task)
         self._room = _text(task).room(task.terms, shape[1])
@@ -298,7 +299,7 @@ class FewRows:
         self._free: list[tuple[int, array[int], array[int]]] = []
 
     def _table(self, count: int) -> tuple[int, array[int], array[int]]:
-        """The address of a new table for so many tensors, the table and the room for a thread."""
+        """Return the address of a new argument struct for tensors, the struct, the workspace."""
         work = array("Q", bytes(_WORD * max(1, self._room)))
         head = [*self._shape, 0, 1, work.buffer_info()[0], *self._options]
         table = array("Q", head) + array("Q", bytes(_WORD * (count + 2 * _SHARE)))
@@ -315,13 +316,13 @@ class FewRows:
         except IndexError:
             found = self._table(len(addresses))
         place, table, _ = found
-        # After the addresses who comes first and, a line further, which item is next.
+        # After the addresses: the arrival counter and, one cache line later, the next item.
         _filled(len(addresses)).pack_into(table, self._at, *addresses, 0, 0)
         self._call(place)
         self._free.append(found)
 
 
-# Words of a share of the items, see `team.shares`.
+# Fields of a share of the items, see `team.shares`.
 _SHARE = 8
 
 

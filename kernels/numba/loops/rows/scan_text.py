@@ -1,10 +1,10 @@
-"""The text of running sums and products (`mcf.kernels.row_tasks`): one reading, one writing.
+"""Generated source of running sums and products (`mcf.kernels.row_tasks`): one read, one write.
 
-A row is cut into chunks whose trees fit into the cache. Of a chunk the blocks are combined upwards,
-halving by halving, and what runs downwards again, each level a loop that vectorises; a chunk of
-usual numbers is summed by the network alone, which has the same bits there. Whole chunks are the
-blocks of a tree of their own, of which those are kept that something still waits for: one for each
-power of two, as the digits of a counter.
+A row is cut into chunks whose trees fit into the cache. In a chunk the blocks are combined upwards,
+halving by halving, and prefixes are passed downwards, each level a loop that vectorises. A chunk of
+numbers in the normal range is summed by the network alone, which has the same bits there. Whole
+chunks are the blocks of a second tree, which keeps one pending block for each power of two, as the
+digits of a binary counter.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from mcf.kernels.row_tasks import Narrow
 
 # Elements of a chunk, a power of two: its levels are 3 * 8 * terms * CHUNK bytes.
 CHUNK = 1 << 10
-# What is computed beyond the last block fills a vector, or two: turns of a level are a multiple.
+# Padding beyond the last block fills a vector, or two: turns of a level are a multiple.
 WHOLE = 16
-# Of the blocks' first halves what runs up to them, of every other level, begins here.
+# Offset of the prefixes of the blocks' first halves, on every other level.
 HALF = CHUNK // 2 + 3 * WHOLE
-# Numbers of a component on all levels, with room for those beyond, in whole vectors. No multiple of
-# a page: what lies whole pages apart shares lines of the cache.
+# Numbers of a component on all levels, padded to whole vectors. Not a multiple of a page, since
+# addresses whole pages apart compete for cache sets.
 SIZE = 2 * HALF - 8
-# Levels of chunks, more than there are bits of an address.
+# Levels of chunks, more than an address has bits.
 _LEVELS = 64
-# Turns of a loop between two requests for what comes next, and for how many numbers they are.
+# Turns of a loop between two prefetches, and the numbers that they cover.
 PIECE, AHEAD = 128, 48
-# Sums of a chunk of numbers below it, and of what runs before, stay within the range.
+# Sums of a chunk of numbers below it, plus their prefix, stay within the range.
 HUGE = 2.0**1000
 
 
 def room(terms: int, count: int = 0, narrow: bool = False) -> int:
-    """Numbers that a thread needs: three for each level, two for each of chunks.
+    """Return the numbers of workspace per thread: three per level, two per level of chunks.
 
-    Of numbers that are kept narrower a chunk of what is read and one of what is written.
+    Narrow numbers add one chunk for reads and one for writes.
     """
     return terms * (3 * SIZE + 2 * _LEVELS + 2 * SIZE * narrow)
 
 
 def source(terms: int, name: str = "", narrow: Narrow | None = None) -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
+    """Return the loop `name` of `mcf.kernels.row_tasks`."""
 
     def each(form: str) -> str:
         return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
@@ -51,27 +51,27 @@ def source(terms: int, name: str = "", narrow: Narrow | None = None) -> str:
     s, e, d, p = (each(c + "{k}") for c in "sedr")
     names = {c: [f"{c}{k}" for k in range(terms)] for c in "sedr"}
     rising, falling = ([n for c in some for n in names[c]] for some in ("sed", "red"))
-    # Elements of even places are wanted again on the way down, side by side.
+    # Elements of even index are read again on the way down, contiguously.
     up = [
         f"first = load_s({s}, 2 * i)",
         f"store_e({e}, i, first)",
         f"store_d({d}, i, algorithm(first, load_s({s}, 2 * i + 1)))",
     ]
-    # From what runs up to each block to what runs up to its halves.
+    # From the prefix of each block to the prefixes of its halves.
     down = [
         f"before = load_r({p}, i)",
         f"store_d({d}, 2 * i, before)",
         f"store_d({d}, 2 * i + 1, algorithm(before, load_e({e}, i)))",
     ]
-    # The next place by an address of its own: LLVM would carry it from turn to turn, which does not
-    # vectorise.
+    # The next index has an address of its own: LLVM would carry its value from turn to turn, which
+    # does not vectorise.
     last = [
         f"store_d({d}, 2 * i, algorithm(load_r({p}, i), load_e({e}, i)))",
         f"store_d({d}, 2 * i + 1, load_r({each('n{k}')}, i))",
     ]
     chunks = 3 * terms * SIZE
     more, taken, put, far = _ends(terms, narrow)
-    # One component is the network already.
+    # With one component the algorithm is the network already.
     bare = name == "cumsum" and terms > 1
     ending = [*falling, *(f"n{k}" for k in range(terms))]
     bodies = {"up": (rising, up), "down": (falling, down), "last": (ending, last)}
@@ -83,7 +83,7 @@ def source(terms: int, name: str = "", narrow: Narrow | None = None) -> str:
             lines += step(f"bare_{loop}", "i", arguments, sums)
 
     def looped(loop: str, arguments: list[str], depth: int) -> str:
-        """Turns turn, ..., stop - 1 of one of them, of the network alone where that will do."""
+        """Return turns turn, ..., stop - 1 of one loop; the network alone if its bits are equal."""
         general, alone = (
             f"over(turn, stop, {one}, ({', '.join(arguments)},))" for one in (loop, f"bare_{loop}")
         )
@@ -215,9 +215,9 @@ def _indented(depth: int, lines: list[str]) -> str:
 
 
 def _ends(terms: int, narrow: Narrow | None) -> tuple[list[str], list[str], list[str], str]:
-    """Steps, what comes before and after a chunk is computed, and whose next numbers are fetched.
+    """Return steps, statements before and after a chunk, and the operands to prefetch.
 
-    A chunk of narrow numbers has places of its own for what is read and what is written.
+    A chunk of narrow numbers has separate buffers for reads and writes.
     """
     if narrow is None:
         x, out = (_of(terms, f"advance({c}[{{k}}], here)") for c in ("given", "outs"))
@@ -226,7 +226,8 @@ def _ends(terms: int, narrow: Narrow | None) -> tuple[list[str], list[str], list
     places = [
         _of(terms, f"advance(work, {first} + {k} * {SIZE})") for k in ("{k}", f"({terms} + {{k}})")
     ]
-    # Of another kind than what is read, since the compiler is told that kinds do not overlap.
+    # Written under another operand letter than read: the compiler assumes that letters do not
+    # overlap.
     steps = narrow_text.entering(narrow, terms) + narrow_text.leaving(narrow, terms, "d")
     x, out = (narrow_text.members(c, terms) for c in ("x", "out"))
     given, outs = (narrow_text.members(c, narrow.count) for c in ("given", "outs"))
@@ -236,11 +237,10 @@ def _ends(terms: int, narrow: Narrow | None) -> tuple[list[str], list[str], list
 
 
 def _checked(terms: int, numbers: str) -> list[str]:
-    """Whether the network alone has the bits of the sum: components are usual, none overflows.
+    """Return whether the network alone has the sum's bits: normal range, no overflow.
 
-    A zero that the network ends in is then +0, as the plain sum is: a leading component goes
-    through additions alone, and of these -0 comes only of two, which there are not, whatever runs
-    before.
+    A final zero of the network is then +0, as in the plain sum: a leading component passes through
+    additions alone, and -0 results only from two of them, which do not occur, whatever the prefix.
     """
     found = ["left = 0", "for i in range(length):"]
     found += [f"    v = {numbers.format(k=0)}"]
@@ -254,5 +254,5 @@ def _checked(terms: int, numbers: str) -> list[str]:
 
 
 def unpacked(name: str, terms: int, whole: str = "") -> str:
-    """The statement that gives the members of a tuple names of their own."""
+    """Return the statement that unpacks a tuple into named variables."""
     return f"{', '.join(f'{name}{k}' for k in range(terms))}, = {whole or name}"

@@ -1,6 +1,7 @@
-"""The texts of extremes and running extremes of rows side by side, see `side_text`.
+"""Generated source of extremes and running extremes of adjacent rows, see `side_text`.
 
-Of a long row every LANES-th element is a row, of whose extremes one is that of all.
+A long row is split into LANES rows of every LANES-th element; the extreme of their extremes is the
+result.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from mcf.kernels.numba.loops.rows.side_text import (
 )
 from mcf.kernels.numba.runtime import team
 
-# Rows from this length on are cut into LANES.
+# Length from which rows are cut into LANES.
 LONG = 256
 
 
 def letters(terms: int) -> dict[str, int]:
-    """Components of each kind of numbers, which no other overlaps; of "r" and "x" what is given."""
+    """Return component counts by operand letter, which do not overlap; "r" and "x" are inputs."""
     return {**dict.fromkeys("rsd", terms), **dict.fromkeys("xcfp", 1)}
 
 
 def room(terms: int, moved: int) -> int:
-    """Words that a thread needs."""
+    """Return the 64-bit units of workspace per thread."""
     return LANES * (3 + 2 * terms + moved)
 
 
 def source(terms: int, name: str, fmt: Format = FP64, keys: Format = FP64) -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`, on numbers and keys of some formats."""
+    """Return the loop `name` of `mcf.kernels.row_tasks` for a format of numbers and one of keys."""
     return _running(terms, fmt, keys) if name.startswith("running") else _extreme(terms)
 
 
 def _compared(terms: int, key: str = "{}") -> list[str]:
-    """Steps that keep keys and places of extremes so far; `key` is what makes a key canonical.
+    """Return steps that keep keys and indices of extremes; `key` makes a key canonical.
 
-    Places are float64, exactly, so that all lanes are of one width.
+    Indices are float64, exactly, so that all lanes have one width.
     """
     s, d = (each(terms, c + "{k}") for c in "sd")
     names = [f"{c}{k}" for c in "ds" for k in range(terms)]
@@ -94,7 +95,7 @@ def kernel(data):
 
 
 def _step(terms: int, keys: Format = FP64) -> str:
-    """One element of each row: key, place, and whether it wins."""
+    """Return the step for one element of each row: key, index, and whether it wins."""
     given = ", ".join(f"{c}[{k}]" for c in "ds" for k in range(terms))
     return f"""
                 r = {each(terms, f"{_advance(keys, 'key')}(keys[{{k}}], start)")}
@@ -107,12 +108,12 @@ def _step(terms: int, keys: Format = FP64) -> str:
 
 
 def _advance(fmt: Format, kind: str) -> str:
-    """What gives the address of an element of a format: of 64 bits what does of all numbers."""
+    """Return the function that addresses a format's elements; the common one for 64 bits."""
     return "advance" if fmt == FP64 else f"advance_{kind}"
 
 
 def _smaller(fmt: Format) -> int:
-    """By how many powers of two an element has fewer bytes than one of 64 bits."""
+    """Return log2 of 8 bytes over the element's size."""
     return 3 - (int(fmt.itemsize).bit_length() - 1)
 
 

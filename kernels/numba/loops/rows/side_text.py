@@ -1,8 +1,8 @@
-"""The texts of what runs along rows that lie side by side (`mcf.kernels.row_tasks`).
+"""Generated source of scans along adjacent rows (`mcf.kernels.row_tasks`).
 
-One element of each of LANES rows is a vector, or several, so that rows may be short and need not
-lie along the last dimension. Where the elements of those rows are neighbours in memory they are
-read as they are, else one by one.
+One element of each of LANES rows fills one or more vectors, so that rows may be short and need not
+lie along the last dimension. Elements of the rows that are adjacent in memory are read as vectors,
+others one by one.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from mcf.kernels.row_tasks import Narrow
 
 # Rows at a time.
 LANES = 64
-# How many elements of a row ahead what comes next is asked for: no processor guesses it.
+# Prefetch distance in elements of a row: hardware prefetchers miss this stride.
 AWAY = 2
-# Levels of blocks, more than there are bits of an address.
+# Levels of blocks, more than an address has bits.
 _LEVELS = 48
-# Up to so many numbers below `scan_text.HUGE` sum to one within the range.
+# Up to so many numbers below `scan_text.HUGE` have a sum within the range.
 _LONG = 1 << 20
 
 
 def letters(terms: int) -> dict[str, int]:
-    """Components of each kind of numbers, which no other overlaps; of "r" what is in memory."""
+    """Return component counts by operand letter, which do not overlap; "r" is in memory."""
     return dict.fromkeys("rsd", terms)
 
 
 def items(rows: int) -> int:
-    """In how many pieces rows are done."""
+    """Return the number of items of rows."""
     return -(-rows // LANES)
 
 
 def room(terms: int, count: int) -> int:
-    """Words that a thread needs."""
+    """Return the 64-bit units of workspace per thread."""
     return LANES * (1 + terms * (2 + 2 * _LEVELS))
 
 
 def source(terms: int, name: str, narrow: Narrow | None = None) -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
+    """Return the loop `name` of `mcf.kernels.row_tasks`."""
     return _scan(terms, name, narrow)
 
 
 def each(terms: int, form: str) -> str:
-    """The text of a tuple: `form` with {k} from 0 on."""
+    """Return the source of a tuple: `form` with {k} from 0 on."""
     return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
 
 
 def copied(name: str, to: str, source: str, terms: int) -> list[str]:
-    """Steps that copy components: where they are neighbours, and to or from where bases say."""
+    """Return steps that copy components: contiguous, and gathered or scattered at `bases`."""
     t, s = (each(terms, c + "{k}") for c in "ts")
     names = [f"{c}{k}" for c in "ts" for k in range(terms)]
     near = f"store_{to}({t}, l, load_{source}({s}, l))"
@@ -60,9 +60,9 @@ def copied(name: str, to: str, source: str, terms: int) -> list[str]:
 def moving(
     name: str, to: str, source: str, terms: int, indent: int, last: str, less: int = 0
 ) -> str:
-    """The loop over one of them; of neighbours where `together` is set.
+    """Return the loop over a copy step; contiguous if `together` is set.
 
-    What is asked for ahead has 2**`less` times fewer bytes an element than 8.
+    An element to prefetch has 8 / 2**`less` bytes.
     """
     away = f"(l + AWAY * inner) >> {less}" if less else "l + AWAY * inner"
     given = ", ".join(f"{c}[{k}]" for c in (to, source) for k in range(terms))
@@ -80,8 +80,8 @@ BEGIN = """
     inner = number(data, 5)
 """
 
-# Where the rows' elements are: of a row of the same outer index the next place, else the first
-# place of the next.
+# Offsets of the rows' elements: the next index within one outer index, else the first of the next
+# one.
 BASES = """
             first = item * LANES
             lanes = min(LANES, rows - first)
@@ -104,11 +104,11 @@ BASES = """
 
 
 def _narrow_moving(narrow: Narrow, terms: int, reads: bool) -> str:
-    """`moving` of numbers that are narrower in memory."""
+    """Return `moving` of numbers that are narrower in memory."""
     size, count = int(narrow.format.itemsize), narrow.count
     r, s = "given" if reads else "outs", narrow_text.members("s", terms)
     memory, w = (narrow_text.members(c, count) for c in (r, "w"))
-    # A line more where they do not begin at one.
+    # One line more for unaligned starts.
     asked = narrow_text.asked(r, count, size, "start + AWAY * inner", "LANES + 1")
     lines = ["if together:", *("    " + line for line in asked)]
     if reads:
@@ -123,7 +123,7 @@ def _narrow_moving(narrow: Narrow, terms: int, reads: bool) -> str:
 
 
 def _ends(terms: int, narrow: Narrow | None) -> tuple[list[str], str, str]:
-    """Steps that read and write numbers, and the statements that take them."""
+    """Return steps that read and write numbers, and the statements that run them."""
     if narrow is not None:
         steps = narrow_text.entering(narrow, terms) + narrow_text.leaving(narrow, terms, "s")
         steps += narrow_text.apart(narrow, terms)
@@ -145,7 +145,7 @@ def _scan(terms: int, name: str, narrow: Narrow | None) -> str:
     steps, read, written = _ends(terms, narrow)
     held = terms if narrow is None else narrow.count
     lines = [*steps, *copied("kept", "d", "s", terms)]
-    # One component is the network already.
+    # With one component the algorithm is the network already.
     bare = name == "cumsum" and terms > 1
     for loop, function in (("joined", "algorithm"), ("bare", "network"))[: 1 + bare]:
         both = f"{function}(load_d({t}, l), load_s({s}, l))"
@@ -153,7 +153,7 @@ def _scan(terms: int, name: str, narrow: Narrow | None) -> str:
     given = ", ".join(f"{c}[{k}]" for c in "ds" for k in range(terms))
     general, alone = (f"over(0, LANES, {loop}, ({given},))" for loop in ("joined", "bare"))
     combined = ["if usual:", f"    {alone}", "else:", f"    {general}"] if bare else [general]
-    # Of each level the last block that waits for its other half, and what runs up to there.
+    # Per level: the last block that waits for its other half, and its prefix.
     block, reached = (f"LANES * ({1 + terms} + {terms} * ({at}) + {{k}})" for at in _PLACES)
     return (
         "\n".join(lines)
@@ -205,12 +205,12 @@ _PLACES = "level", f"{_LEVELS} + level"
 
 
 def indented(depth: int, lines: list[str]) -> str:
-    """Lines behind so many spaces."""
+    """Indent lines by `depth` spaces."""
     return "\n".join(" " * depth + line for line in lines)
 
 
 def _checked(terms: int) -> list[str]:
-    """Whether the network alone still has the bits of the sum, see `scan_text`."""
+    """Return whether the network alone still has the bits of the sum, see `scan_text`."""
     found = ["left = 0"]
     for k in range(terms):
         own = " & (bits64(v) != LOWEST)" if k == 0 else ""

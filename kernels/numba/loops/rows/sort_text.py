@@ -1,12 +1,12 @@
-"""The text of a loop that sorts rows: by integers of components and of places.
+"""Generated source of a loop that sorts rows by integers of components and indices.
 
-A number's integer is one in the order of a component, less the least of a row; its upper bits and
-below them its place in the row are one word, so that no two words are equal and any sort of them is
-stable (`words_text`). Runs that the upper bits of a component leave equal are sorted by the rest of
-it, and then by the next one: what the numbers are has little say in how long all that takes.
+A number's integer has the order of a component, relative to the least of the row. Its upper bits
+and, below them, its index in the row form one word: no two words are equal, so any sort of them is
+stable (`words_text`). Runs with equal upper bits are sorted by the lower bits, and then by the next
+component: the values of the numbers hardly affect the time.
 
-A long row is sorted in steps, each of which threads share: integers of all its pieces and their
-range; how many of a piece are in each bin; the words into their bins; each bin.
+A long row is sorted in steps, each shared by threads: integers of all its pieces and their range;
+counts of a piece's words per bin; the words into their bins; each bin.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from mcf.kernels.numba.loops.rows import words_text
 from mcf.kernels.numba.loops.rows.words_text import COUNTED, FEW
 from mcf.kernels.numba.runtime import team
 
-# What an item is: a row, or of one long row a piece or a bin.
+# Meaning of an item: a row, or a piece or a bin of one long row.
 ROWS, INTEGERS, COUNTS, WORDS, BINS = range(5)
 # Numbers of a piece of a long row.
 PIECE = 1 << 16
-# Words of a long row that say what the steps before found.
+# Fields of a long row with the results of previous steps.
 HEAD = 5
 
 
 def left(count: int) -> int:
-    """Words for the ends of runs that are to be sorted yet: two lists, none has FEW numbers."""
+    """Return the units for two lists of ends of runs still to be sorted, each above FEW numbers."""
     return 5 * (count // FEW + 1)
 
 
 def room(terms: int, count: int) -> int:
-    """Words that a thread needs: words twice, counts, what is left, an order."""
+    """Return the 64-bit units of workspace per thread: words twice, counts, runs, an order."""
     return 3 * count + COUNTED + left(count)
 
 
 def long_room(count: int, parts: int) -> int:
-    """Words for all steps of a long row on so many threads."""
+    """Return the 64-bit units of workspace for all steps of a long row on `parts` threads."""
     pieces = -(-count // PIECE)
     return 2 * count + HEAD + COUNTED * (max(pieces, 1 + parts) + 5) + left(count)
 
 
 def source(terms: int, name: str = "", fmt: Format = FP64, keys: Format = FP64) -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`, `fmt` that of the numbers it moves."""
+    """Return the loop `name` of `mcf.kernels.row_tasks`; `fmt` is that of the moved numbers."""
     take, give = MOVES[fmt]
     names = [f"k{k}" for k in range(terms)]
     given = ", ".join(names)

@@ -1,7 +1,7 @@
-"""Narrow matrices turned, and back: their columns as rows that lie one after the other.
+"""Transpose narrow matrices, so that their columns become contiguous rows, and back.
 
-PyTorch's copy of a transposed matrix of a few columns takes four times as long as one that turns
-nothing; a piece of such a matrix fits into the first level of the cache.
+PyTorch's copy of a transposed narrow matrix takes four times as long as a plain copy; a piece of
+such a matrix fits into the first-level cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.loops.moves import MOVES
 from mcf.kernels.numba.runtime import team
 
-# Up to so many columns, and rows of a matrix that are turned at a time.
+# Greatest number of columns; rows of a matrix that are transposed at a time.
 NARROW, _PIECE = 16, 64
 
 _WORDS = "source out outer count inner shares parts".split()
@@ -69,16 +69,16 @@ def _compiled(way: str, fmt: Format) -> Any:
 def turned(
     source: int, out: int, outer: int, count: int, inner: int, *, back: bool, fmt: Format = FP64
 ) -> None:
-    """Write words [outer, count, inner] as [outer, inner, count], or those back.
+    """Transpose [outer, count, inner] to [outer, inner, count], or back.
 
     Args:
-        source: the address of contiguous words.
-        out: where they go.
-        outer: how many matrices.
+        source: the address of contiguous elements.
+        out: the address of the result.
+        outer: number of matrices.
         count: their rows.
         inner: their columns.
-        back: which of both.
-        fmt: a format that has as many bits as a word.
+        back: the direction.
+        fmt: a format with the element's number of bits.
     """
     items = outer * -(-count // _PIECE)
     many = outer * count * inner > team.SERIAL

@@ -1,22 +1,22 @@
-"""The text of a loop that sorts words of which no two are equal.
+"""Generated source of a loop that sorts distinct words.
 
-Words go by two digits of the bits in which they differ, the upper ones, the lower digit first
-(Knuth, The Art of Computer Programming 3, 5.2.5), many by one digit into bins that fit into the
-cache. Of those that the digits leave equal few are inserted, and many go by what is left of their
-bits. Words that are in order already take none of that.
+Words are distributed by two digits of the upper bits in which they differ, the lower digit first
+(Knuth, The Art of Computer Programming 3, 5.2.5). Larger inputs are distributed by one digit into
+bins that fit into the cache. Runs with equal digits are sorted by insertion if short, else by their
+remaining bits. Words that are in order already skip all of that.
 """
 
 from __future__ import annotations
 
-# Words that are inserted one by one, and that go by two digits.
+# Greatest numbers of words sorted by insertion, and by two digits.
 FEW, SOME = 24, 1 << 14
-# Bits of a digit of many: what is written at a time, a line for each, stays in the cache.
+# Bits of a digit for larger numbers: the written lines, one per bin, stay in the cache.
 BITS = 10
-# Words for counts.
+# 64-bit units for counts.
 COUNTED = 1 << BITS
 
-# The function `cut`, and `length`: the bits of an integer or, as float64 rounds, one more; of what
-# is negative, a difference beyond the range of signed integers, 64.
+# The function `cut`, and `length`: an upper bound of the bits of an integer, off by at most one, as
+# float64 rounds; 64 for a negative one, a difference beyond the signed range.
 SOURCE = f"""
 @jit
 def length(d):
