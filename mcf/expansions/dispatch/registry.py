@@ -60,7 +60,7 @@ def implements(*names: Any) -> Callable[[Implementation], Implementation]:
                 table = FUNCTIONS
             else:
                 table = ALIASING if name.is_view or is_in_place(name) else OPERATORS
-            # A function may be registered twice under one name; two functions may not.
+            # Aliases of torch may be one object, registered twice; two implementations are a mistake.
             if table.setdefault(name, implementation) is not implementation:
                 raise ValueError(f"{name} has an implementation already, {table[name]}")
         return implementation
