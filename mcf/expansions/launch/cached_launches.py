@@ -61,7 +61,7 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     check_broadcast(groups)
     result = getattr(operations, operation.name)(*groups)
     terms = max(v.terms for v in values if isinstance(v, MCFTensor))
-    # One-term results are complete if the expansions have one term.
+    # No padding for one-term expansions, whatever numbers and plain tensors are added.
     return wrap(padded(result, terms))
 
 
