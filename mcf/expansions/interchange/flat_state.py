@@ -1,4 +1,4 @@
-"""States of modules and optimizers as plain tensors with names, for safetensors and its like."""
+"""Flatten states of modules and optimizers to named plain tensors, for safetensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mcf.expansions.tensor import MCFTensor
 
 _KEY = "mcf"
 _VERSION = 1
-# Types of two expansions, real and imag, by the name that they have in the text.
+# Types of two expansions, real and imag, by their name in the metadata.
 PAIRS: dict[str, Any] = {}
 
 
 class _Tensors:
-    """Plain tensors by name; the same tensor has one name, and no two share memory."""
+    """Plain tensors by name; each tensor has one name, and no two share memory."""
 
     def __init__(self) -> None:
         self.named: dict[str, Tensor] = {}
@@ -47,32 +47,31 @@ class _Tensors:
                 raise TypeError(f"{name} has layout {x.layout}; only dense tensors can be stored")
             else:
                 found = {"tensor": self.add(name, x)}
-            # The tensor itself too: another one could take its place in memory.
+            # Hold the tensor too: otherwise another one could get its id.
             self.known[id(x)] = x, found
         return self.known[id(x)][1]
 
 
 def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A state dict as plain tensors by name, and text that says what they were.
+    """Flatten a state dict to plain tensors by name, and metadata that describes its structure.
 
-    An expansion `weight` becomes its components `weight.c0`, `weight.c1`, ..., bit for bit, a
-    complex one `weight.real.c0`, ..., `weight.imag.c0`, ...; a plain
-    tensor keeps its name, and a nested one has those of the keys before it, `state.0.exp_avg`. The
-    rest, such as an optimizer's groups, is in the text.
-    `safetensors.torch.save_file(tensors, path, metadata)` stores both, and `unflatten_state` makes
-    the state of them again.
+    An expansion `weight` becomes its components `weight.c0`, `weight.c1`, ..., bit for bit. A
+    complex expansion becomes `weight.real.c0`, ..., `weight.imag.c0`, .... A plain tensor keeps its
+    name. Names of nested tensors join the keys, as in `state.0.exp_avg`. All else, such as an
+    optimizer's groups, is in the metadata. `safetensors.torch.save_file(tensors, path, metadata)`
+    stores both, and `unflatten_state` restores the state.
 
     Args:
-        state: nested dicts, lists and tuples of expansions, real and complex, plain dense tensors,
+        state: nested dicts, lists and tuples of real and complex expansions, plain dense tensors,
             Python numbers, strings and None.
 
     Returns:
         Contiguous tensors without gradients that share no memory with each other, and one entry of
-        metadata. A tensor that occurs twice, as tied weights do, is stored once.
+        metadata. A tensor that occurs twice, such as a tied weight, is stored once.
 
     Raises:
-        TypeError: for anything else in the state, named by its place.
-        ValueError: where two tensors would have one name.
+        TypeError: for any other object in the state; the error names its keys.
+        ValueError: if two tensors would have one name.
     """
     tensors = _Tensors()
 
@@ -111,15 +110,16 @@ def _joined(name: str, key: Any) -> str:
 
 
 def unflatten_state(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> Any:
-    """The state that `flatten_state` was given, bit for bit.
+    """Return the state that `flatten_state` flattened, bit for bit.
 
     Args:
-        tensors: by name, as `safetensors.torch.load_file` gives them; expansions take their memory.
-        metadata: the file's, as `safetensors.safe_open(path, "pt").metadata()` gives it.
+        tensors: tensors by name, as from `safetensors.torch.load_file`; expansions share their
+            memory.
+        metadata: metadata of the file, as from `safetensors.safe_open(path, "pt").metadata()`.
 
     Raises:
-        ValueError: for metadata that is not `flatten_state`'s, or tensors that are missing.
-        TypeError, ValueError: for components that are none of one expansion (`mcf.MCFTensor`).
+        ValueError: for metadata not created by `flatten_state`, or missing tensors.
+        TypeError, ValueError: for components that cannot form an expansion (`mcf.MCFTensor`).
     """
     try:
         given = json.loads((metadata or {})[_KEY])

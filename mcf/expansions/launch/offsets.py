@@ -20,7 +20,7 @@ def elements(x: Tensor, index: Any) -> Any:
 
 
 def elements_in_order(x: Tensor, order: Sequence[int]) -> Any:
-    """Return the offsets of all elements in an order of dimensions; None if they are 0, 1, 2, ..."""
+    """Return the offsets of all elements in an order of dimensions; None if that is 0, 1, ..."""
     numbers = np.arange(x.numel()).reshape(x.shape).transpose(order)
     found = elements(x, numbers).ravel()
     return None if np.array_equal(found, np.arange(x.numel())) else found

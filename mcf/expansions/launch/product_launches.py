@@ -190,7 +190,7 @@ class ProductPlan:
         return cls(new_like(size, a.dtype, a.device), terms, program, number > 2, laid)
 
     def lay(self, k: int, parts: Components, given: list[int]) -> list[Tensor]:
-        """Return contiguous copies of an operand's components and put their addresses in `given`."""
+        """Return contiguous copies of an operand's components; write their addresses to `given`."""
         turned = self.laid[k]
         copies = [(c if turned is None else _view(c, turned)).contiguous() for c in parts]
         given[k * self._terms : (k + 1) * self._terms] = map(_address, copies)
