@@ -59,16 +59,16 @@ def _tracing() -> tuple[type[Tensor], ...]:
 def _check_plain(name: str, c: Any) -> None:
     if type(c) is not Tensor and type(c) not in _tracing():
         raise TypeError(
-            f"{name} is of type {type(c).__name__}; allowed are plain tensors, torch.Tensor itself "
-            "(mcf.from_components takes parameters, too, and has a derivative)"
+            f"{name} must be a plain torch.Tensor, got {type(c).__name__} "
+            "(mcf.from_components also takes parameters, and has a derivative)"
         )
     if c.layout is not torch.strided or c.is_nested:
-        raise TypeError(f"{name} has layout {c.layout}; only dense (torch.strided) is allowed")
+        raise TypeError(f"{name} must be dense (torch.strided), got layout {c.layout}")
     if c.is_neg():
-        raise TypeError(f"{name} is a negative view; give {name}.resolve_neg()")
+        raise TypeError(f"{name} is a negative view; pass {name}.resolve_neg()")
     if c.requires_grad:
         raise ValueError(
-            f"{name} requires grad, which would be lost; allowed are tensors that do not "
+            f"{name} must not require grad, which would be lost "
             "(mcf.from_components has a derivative)"
         )
 
@@ -77,8 +77,8 @@ def _check_alike(name: str, k: int, c: Tensor, first: Tensor) -> None:
     for what in ("dtype", "device"):
         if getattr(c, what) != getattr(first, what):
             raise TypeError(
-                f"{name}[{k}] has {what} {getattr(c, what)}, {name}[0] has {getattr(first, what)}; "
-                "all must have the same"
+                f"{name}[{k}] must have the {what} of {name}[0], {getattr(first, what)}, got "
+                f"{getattr(c, what)}"
             )
     for what, given, allowed in (
         ("shape", c.shape, first.shape),
@@ -86,8 +86,8 @@ def _check_alike(name: str, k: int, c: Tensor, first: Tensor) -> None:
     ):
         if given != allowed:
             raise ValueError(
-                f"{name}[{k}] has {what} {list(given)}, {name}[0] has {list(allowed)}; all must "
-                "have the same (mcf.from_components broadcasts and copies)"
+                f"{name}[{k}] must have the {what} of {name}[0], {list(allowed)}, got "
+                f"{list(given)} (mcf.from_components broadcasts and copies)"
             )
 
 
@@ -102,8 +102,7 @@ def _check_apart(name: str, components: Sequence[Tensor]) -> None:
         # Interleaved components in one array have overlapping spans, but share no byte.
         if start < last and other < end and share(components[k], components[j]):
             raise ValueError(
-                f"{name}[{j}] and {name}[{k}] lie in the same memory, in part at least; what is "
-                "written to one would change the other"
+                f"{name}[{j}] and {name}[{k}] share memory: a write to one would change the other"
             )
 
 
@@ -147,8 +146,8 @@ def check_attributes(cls: type, state: Any) -> dict[str, Any]:
             name in FIXED or name.startswith("__") or not name.isidentifier() or hasattr(cls, name)
         ):
             raise ValueError(
-                f"the file sets the attribute {name!r} of an expansion tensor; allowed are names "
-                "that torch and mcf do not use themselves"
+                f"the file sets the attribute {name!r} of an expansion tensor, a name that torch "
+                "or mcf reserves"
             )
     return state
 

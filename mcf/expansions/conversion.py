@@ -247,7 +247,7 @@ def from_components(components: Sequence[Tensor]) -> MCFTensor:
         raise ValueError(f"components must be 1 to {MAX_TERMS} tensors, got {len(given)}")
     for k, c in enumerate(given):
         if isinstance(c, MCFTensor):
-            raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")
+            raise TypeError(f"components[{k}] must be a plain tensor, got an MCFTensor")
         format_of(c.dtype, f"components[{k}]")
     if are_expansions(given):
         return wrap([c.clone() for c in given])

@@ -194,7 +194,7 @@ def _tensor_components(data: Tensor) -> Components:
     if isinstance(data, MCFTensor):
         return data.components
     if data.layout is not torch.strided:
-        raise TypeError(f"data has layout {data.layout}; only dense tensors are allowed")
+        raise TypeError(f"data must be a dense tensor, got layout {data.layout}")
     data = data.detach()
     if not data.is_floating_point():
         return integer_components(data)

@@ -132,7 +132,7 @@ def arange(
     if s == 0:
         raise ValueError("step must not be 0")
     if (b - a) * s < 0:
-        raise ValueError(f"end lies on the other side of start than step {step!r} goes")
+        raise ValueError(f"step must lead from start to end, got {step!r}")
     count = math.ceil((b - a) / s)
     return leaf(wrap(progression(a, s, count, terms, dtype, device)), requires_grad)
 

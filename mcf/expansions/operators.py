@@ -134,7 +134,7 @@ def _comparison(name: str) -> Any:
 
 
 def _quotient(number_over: Any) -> Any:
-    """Return the method of `other / x`: a product with the reciprocal for a number, else a quotient.
+    """Return the method of `other / x`: number times reciprocal, or quotient of tensors.
 
     Python calls it first also for a plain tensor on the left, since `MCFTensor` is a subclass.
     """

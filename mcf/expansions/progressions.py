@@ -53,7 +53,7 @@ def progression(
         RuntimeError: if there is not enough memory.
     """
     if count >= 2**60:
-        raise RuntimeError(f"{count.bit_length()} bits of a number of elements: no memory for them")
+        raise RuntimeError(f"not enough memory for a {count.bit_length()}-bit number of elements")
     out = tuple(torch.empty(count, dtype=dtype, device=device) for _ in range(terms))
     if count and out[0].device.type != "meta":
         _asked[terms, dtype] += count

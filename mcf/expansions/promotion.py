@@ -89,15 +89,15 @@ def common_device(*values: Any) -> torch.device:
     for v in tensors:
         if v.layout is not torch.strided:
             raise RuntimeError(
-                f"expansion tensors take dense operands, got one of layout {v.layout}; "
-                "v.to_dense() is the same tensor without it"
+                f"operands of expansion tensors must be dense, got layout {v.layout}; "
+                "x.to_dense() converts"
             )
     devices = {v.device: None for v in tensors if v.dim() or v.device.type != "cpu"}
     if len(devices) > 1:
         first, other, *_ = devices
         raise RuntimeError(
-            f"operands are on the devices {first} and {other}; bring one to the other's, "
-            "x.to(device): tensors with dimensions are not moved silently"
+            f"operands are on the devices {first} and {other}; move one by x.to(device), since "
+            "tensors with dimensions are not moved silently"
         )
     return next(iter(devices), tensors[0].device)
 
@@ -119,7 +119,7 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
         # `dispatch.torch_functions` handles the gradient of a plain operand.
         value = value.detach() if value.requires_grad else value
         if value.is_floating_point():
-            # Kernels read memory, which does not hold the values of negative views and zero tensors.
+            # Kernels read memory, which lacks the values of negative views and zero tensors.
             if value.is_neg():
                 value = value.resolve_neg()
             elif value._is_zerotensor():

@@ -80,8 +80,7 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED:
             raise AttributeError(
-                f"{name} of an expansion tensor is not to be set; write to x.components, or set "
-                "x.data"
+                f"{name} of an expansion tensor cannot be set; write to x.components, or set x.data"
             )
         # torch.utils.swap_tensors and files set all attributes at once.
         super().__setattr__(name, check_dict(value) if name == "__dict__" else value)

@@ -60,9 +60,9 @@ def implements(*names: Any) -> Callable[[Implementation], Implementation]:
                 table = FUNCTIONS
             else:
                 table = ALIASING if name.is_view or is_in_place(name) else OPERATORS
-            # Aliases of torch may be one object, registered twice; two implementations are a mistake.
+            # Aliases may be one object; two different implementations are a mistake.
             if table.setdefault(name, implementation) is not implementation:
-                raise ValueError(f"{name} has an implementation already, {table[name]}")
+                raise ValueError(f"{name} already has the implementation {table[name]}")
         return implementation
 
     return register
@@ -85,7 +85,7 @@ def unsupported(func: OpOverload) -> UnsupportedError:
     if any(form in FUNCTIONS for form in forms(name)):
         return UnsupportedError(
             f"{readable(func)} is not supported on mcf.MCFTensor inside a transform of torch.func "
-            f"or from another operator; torch.{name} called of expansion tensors outside is, with "
+            f"or from another operator; call torch.{name} on expansion tensors outside, with "
             "derivatives by backward and torch.autograd.grad"
         )
     return UnsupportedError(

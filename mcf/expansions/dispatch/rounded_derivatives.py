@@ -40,7 +40,7 @@ def _refused(
             if transformed(callers):
                 raise UnsupportedError(
                     f"{readable(func)} of {x.terms} components of {x.dtype} under {where}: torch's "
-                    f"derivative {why}; use backward or torch.autograd.grad, which have all "
+                    f"derivative {why}; use backward or torch.autograd.grad, which compute all "
                     "components"
                 )
         return implementation(x, *args, **kwargs)
@@ -125,8 +125,8 @@ def _refused_where(func: Any, rounded: Callable[..., str | None]) -> None:
             if what is not None:
                 raise UnsupportedError(
                     f"{readable(func)} under torch.func.grad, vjp or jvp: in torch's derivative "
-                    f"{what} is rounded to double precision; give an expansion tensor in its "
-                    "place, or use backward or torch.autograd.grad, which have all components"
+                    f"{what} is rounded to double precision; pass an expansion tensor "
+                    "instead, or use backward or torch.autograd.grad, which compute all components"
                 )
         return implementation(*args, **kwargs)
 

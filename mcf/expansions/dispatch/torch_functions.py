@@ -88,9 +88,9 @@ def _among_transforms(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if torch.compiler.is_compiling() and _differentiating():
         # Operators detect rounding derivatives by the call stack, which a graph does not have.
         raise UnsupportedError(
-            "torch.compile of a function that applies torch.func.grad, vjp, jvp or what is made of "
-            "them to expansion tensors is not supported; call it without torch.compile, or compile "
-            "what backward and torch.autograd.grad differentiate"
+            "torch.compile of a function that applies torch.func.grad, vjp, jvp or functions based "
+            "on them to expansion tensors is not supported; call it without torch.compile, or use "
+            "backward or torch.autograd.grad on a compiled function"
         )
     if mapped((args, kwargs)) or getattr(func, "__name__", "") in _MAPPING:
         return forward(func, args, kwargs)
@@ -153,8 +153,9 @@ def _number(func: Any, name: str, value: Any) -> Any:
     number = value.item()
     if one(value, name) != number and number == number:
         raise UnsupportedError(
-            f"torch.{getattr(func, '__name__', func)}: {name} is an expansion that no Python "
-            "number holds; write it as an operation, x + a * y for torch.add(x, y, alpha=a)"
+            f"torch.{getattr(func, '__name__', func)}: {name} must equal a Python number, got an "
+            "expansion that does not; write it as an operation, x + a * y for "
+            "torch.add(x, y, alpha=a)"
         )
     return number
 

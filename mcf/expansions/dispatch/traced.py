@@ -56,9 +56,9 @@ def check_followed(func: Any, arguments: Any) -> None:
     tensors = [x for x in torch.utils._pytree.tree_leaves(arguments) if hasattr(x, "_terms")]
     if followed(tensors):
         raise RuntimeError(
-            f"{func} of an expansion tensor that make_fx follows and another tensor that it does "
-            "not: its result would be a constant of the graph. Give all expansion tensors as "
-            "arguments of the function"
+            f"{func} of an expansion tensor that make_fx traces and one that it does not: the "
+            "result would be a constant of the graph; pass all expansion tensors as arguments of "
+            "the function"
         )
 
 
@@ -71,7 +71,7 @@ def check_exported(func: Any, error: Exception) -> None:
     if "NotImplemented" in str(error) and torch.compiler.is_exporting():
         name = getattr(func, "__name__", func)
         raise RuntimeError(
-            f"{name} of an expansion tensor that torch.export does not follow. Make it a parameter "
+            f"{name} of an expansion tensor that torch.export does not trace; make it a parameter "
             "or a buffer of the module or an argument of the program, or export with strict=True"
         ) from error
 

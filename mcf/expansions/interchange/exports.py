@@ -70,7 +70,7 @@ class Exports:
         held: npt.NDArray[Any] | None = self._as_float64(components)
         if held is None:
             raise ValueError(
-                "numpy: float64 does not hold these values; give dtype=numpy.float64 or "
+                "numpy: float64 does not hold these values; pass dtype=numpy.float64 or "
                 "numpy.longdouble to round to nearest, dtype=object for exact Fractions"
             )
         return held
@@ -109,7 +109,7 @@ class Exports:
 
     def __dlpack__(self: Any, **options: Any) -> Any:
         raise NotImplementedError(
-            "DLPack exchanges one memory, an expansion tensor has several; use x.components"
+            "DLPack exchanges one buffer, an expansion tensor has several; use x.components"
         )
 
     def storage(self: Any) -> Any:

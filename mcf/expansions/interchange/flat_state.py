@@ -27,7 +27,7 @@ class _Tensors:
 
     def add(self, name: str, x: Tensor) -> str:
         if name in self.named:
-            raise ValueError(f"two tensors of the state would be called {name!r}")
+            raise ValueError(f"two tensors of the state would have the name {name!r}")
         own = x.detach().contiguous()
         place = own.untyped_storage().data_ptr()
         if place in self.memory or own.untyped_storage().nbytes() != own.nbytes:
@@ -44,7 +44,7 @@ class _Tensors:
                 parts = [self.add(f"{name}.c{k}", c) for k, c in enumerate(x.components)]
                 found: dict[str, Any] = {"expansion": parts}
             elif x.layout is not torch.strided or x.is_nested:
-                raise TypeError(f"{name} has layout {x.layout}; only dense tensors can be stored")
+                raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
             else:
                 found = {"tensor": self.add(name, x)}
             # Hold the tensor too: otherwise another one could get its id.
@@ -91,8 +91,8 @@ def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
             kind = "list" if isinstance(x, list) else "tuple"
             return {kind: [described(v, _joined(name, k)) for k, v in enumerate(x)]}
         raise TypeError(
-            f"{name or 'state'} is of type {type(x).__name__}; allowed are tensors, dicts, lists, "
-            "tuples, numbers, strings and None"
+            f"{name or 'state'} must be a tensor, dict, list, tuple, number, string or None, got "
+            f"{type(x).__name__}"
         )
 
     text = json.dumps({"version": _VERSION, "state": described(state, "")})
@@ -101,7 +101,7 @@ def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _name(key: Any, place: str) -> str | int:
     if isinstance(key, bool) or not isinstance(key, (str, int)):
-        raise TypeError(f"{place or 'state'} has the key {key!r}; allowed are strings and integers")
+        raise TypeError(f"keys of {place or 'state'} must be strings or integers, got {key!r}")
     return key
 
 
@@ -126,11 +126,11 @@ def unflatten_state(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] |
         version = given["version"]
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"metadata must have the entry {_KEY!r} that mcf.flatten_state made, got "
+            f"metadata must have the entry {_KEY!r} of mcf.flatten_state, got "
             f"{sorted(metadata or {})}"
         ) from None
     if version != _VERSION:
-        raise ValueError(f"metadata is of version {version!r}, this mcf reads {_VERSION}")
+        raise ValueError(f"metadata must have version {_VERSION}, got {version!r}")
     made: dict[tuple[str, ...], Tensor] = {}
 
     def stored(names: Sequence[str]) -> list[Tensor]:
@@ -166,7 +166,7 @@ _KINDS = {"value", "dict", "list", "tuple", "tensor", "expansion"}
 def _checked(node: Any) -> tuple[str, Any]:
     kinds = _KINDS | PAIRS.keys()
     if not isinstance(node, dict) or len(node) != 1 or not node.keys() <= kinds:
-        raise ValueError(f"metadata has {node!r:.100}; allowed are {sorted(kinds)}")
+        raise ValueError(f"metadata must have nodes of {sorted(kinds)}, got {node!r:.100}")
     ((kind, value),) = node.items()
     fits = (
         all(isinstance(v, list) and len(v) == 2 for v in value)
@@ -178,5 +178,5 @@ def _checked(node: Any) -> tuple[str, Any]:
     if kind in PAIRS:
         fits = fits and len(value) == 2 and all(_checked(v)[0] == "expansion" for v in value)
     if not fits or (kind == "expansion" and not all(isinstance(n, str) for n in value)):
-        raise ValueError(f"metadata has {node!r:.100}, which is no {kind}")
+        raise ValueError(f"metadata must have a valid {kind}, got {node!r:.100}")
     return kind, value

@@ -51,7 +51,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.float_power: torch.float_power, np.logical_and: torch.logical_and,
     np.logical_or: torch.logical_or, np.logical_xor: torch.logical_xor,
     np.logical_not: torch.logical_not, np.modf: lambda x: (torch.frac(x), torch.trunc(x)),
-    # k is an expansion here.
+    # A number k has been converted to an expansion.
     np.ldexp: lambda x, k: torch.ldexp(x, k.long()),
 }  # fmt: skip
 

@@ -89,7 +89,7 @@ def __format__(x: MCFTensor, spec: str) -> str:
     fmt = format_of(x.dtype)
     usual = element(fmt, False, in_force())
     if x.device.type == "meta" or is_fake(x.components[0]):
-        raise TypeError(f"an expansion tensor on {x.device} has no numbers to be formatted")
+        raise TypeError(f"cannot format an expansion tensor on {x.device}, which has no values")
     if x.numel() == 0:
         return "[]"
 
