@@ -284,7 +284,7 @@ def test_tensors_taken_apart_are_put_together_with_the_same_checks() -> None:
 def test_a_component_that_is_resized_by_hand_is_not_stepped() -> None:
     p = nn.Parameter(mcf.zeros(1000, dtype=BF16))
     p.components[1].resize_(1)
-    with pytest.raises(ValueError, match=r"components\[1\] must have the shape .* got \[1\]"):
+    with pytest.raises(ValueError, match=r"components\[1\] has shape \[1\]"):
         AdamW([p], precision="light")
 
 
