@@ -1,9 +1,9 @@
 """Compute in float32 components where float16 intermediates leave the range and results do not.
 
-A square of a float16 overflows from 2^8 on and underflows below 2^-12, a sum of four numbers may
-overflow from 2^14 on, and the default eps of norms, 1e-5, has only 8 bits in float16. So norms,
-means of windows and attention of float16 expansions use as many float32 components and round their
-results once. Torch does the same for plain float16 tensors.
+A square of a float16 overflows from 2^8 on and underflows below 2^-12. A sum of four numbers may
+overflow from 2^14 on. The default eps of norms, 1e-5, has only 8 bits in float16. So norms, means
+of windows and attention of float16 expansions use as many float32 components and round once. Torch
+does the same for plain float16 tensors.
 
 One kernel computes the values of functions in `ROOMY_DERIVATIVES`; only their derivatives leave the
 range. The derivatives are computed with float32 components and rounded once.

@@ -1,8 +1,8 @@
 """Cache plans of operations by the signature of their operands.
 
-The kernel of an operation on expansion tensors, the order of its operands and the layout of its
-results depend only on formats, terms, shapes and device: the signature. The first call with a
-signature checks its operands and creates a plan, which holds the prepared launch for later calls.
+The kernel of an operation, the order of its operands and the layout of its results depend only on
+formats, terms, shapes and device: the signature. The first call with a signature checks its
+operands and creates a plan, which holds the prepared launch for later calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cached launches of sorts, extremes and running sums of rows (`mcf.kernels.row_tasks`).
 
-A plan gathers elements into rows, launches the kernel that makes pairs canonical, so that they can
-serve as keys, launches the loop, and scatters the results.
+A plan gathers elements into rows, makes pairs canonical by a kernel so that they serve as keys,
+launches the loop, and scatters the results.
 """
 
 from __future__ import annotations
