@@ -36,8 +36,8 @@ DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 def forms(name: str) -> list[Any]:
     """Return the function and the method of a name, as far as torch has them."""
-    rooms = (torch, Tensor)
-    return [getattr(room, name) for room in rooms if hasattr(room, name)]
+    owners = (torch, Tensor)
+    return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
 
 
 def implements(*names: Any) -> Callable[[Implementation], Implementation]:

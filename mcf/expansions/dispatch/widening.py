@@ -40,12 +40,14 @@ _BOUNDED = {"clamp", "clip"}
 
 def named(names: set[str]) -> dict[Any, str]:
     """Return the functions of these names and their in-place forms, with the name of each."""
-    rooms = (
+    namespaces = (
         torch, torch.functional, torch.nn.functional, torch.special, torch.linalg, torch._C._nn,
         torch._C.TensorBase, Tensor,
     )  # fmt: skip
     found = {}
-    for function in (f for room in rooms for f in vars(room).values() if callable(f)):
+    for function in (
+        f for namespace in namespaces for f in vars(namespace).values() if callable(f)
+    ):
         name = getattr(function, "__name__", "")
         name = name.removeprefix("special_").removeprefix("linalg_")
         in_place = name.endswith("_") and not name.endswith("__")

@@ -28,11 +28,11 @@ def of_numpy(*names: str) -> Callable[[Function], Function]:
 
     def register(function: Function) -> Function:
         for name in names:
-            room: Any = np
+            module: Any = np
             for part in name.split("."):
-                room = getattr(room, part, None)
-            if room is not None:
-                FUNCTIONS[room] = function
+                module = getattr(module, part, None)
+            if module is not None:
+                FUNCTIONS[module] = function
         return function
 
     return register

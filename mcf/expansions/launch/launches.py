@@ -323,32 +323,32 @@ class Plan:
             return None
         given, results = len(flat), [*range(len(flat), len(flat) + len(self.dtypes))]
         steps: list[Step] = []
-        rooms: list[int] = []
+        workspaces: list[int] = []
         places: list[list[int]] = []
         at = 0
         for group in groups:
             own, first = [*range(at, at + len(group))], group[0]
             at += len(group)
             if not self._as_it_is(group):
-                start = given + len(results) + len(rooms)
+                start = given + len(results) + len(workspaces)
                 copied = [*range(start, start + len(group))]
                 number = np.arange(first.numel()).reshape(first.shape)
                 index = np.broadcast_to(number, self.size)
                 steps.append(Move(own, copied, self.count, index, first.element_size()))
-                rooms += [self.count * first.element_size()] * len(group)
+                workspaces += [self.count * first.element_size()] * len(group)
                 own = copied
             places.append(own)
         targets, end = results, given + len(results)
         if aside:
-            results = [*range(end + len(rooms), end + len(rooms) + len(targets))]
-            rooms += [self.count * dtype.itemsize for dtype in self.dtypes]
-        behind = range(end + len(rooms), 1 << 30)[: len(self.behind)]
+            results = [*range(end + len(workspaces), end + len(workspaces) + len(targets))]
+            workspaces += [self.count * dtype.itemsize for dtype in self.dtypes]
+        behind = range(end + len(workspaces), 1 << 30)[: len(self.behind)]
         read = [place for k in self.order for place in places[k]]
         steps.append(Launch(self.launch, [*results, *read, *behind]))
         if aside:
             size = self.dtypes[0].itemsize
             steps.append(Move(results, targets, self.count, size=size))
-        return Program.of(steps, end, rooms, self.behind, self)
+        return Program.of(steps, end, workspaces, self.behind, self)
 
     def aside(self, groups: Sequence[Components], parts: Components) -> bool:
         """Compute the result in new memory and copy it into components, which may overlap operands.

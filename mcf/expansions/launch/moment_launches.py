@@ -204,7 +204,7 @@ class _Kind(NamedTuple):
         given = terms * (3 if self.name == "dot" else 2)
         sizes: list[int] = []
 
-        def rooms(number: int, each: int, used: bool = True) -> list[int]:
+        def workspaces(number: int, each: int, used: bool = True) -> list[int]:
             at = given + len(sizes)
             sizes.extend([each if used else 0] * number)
             return [*range(at, at + number)]
@@ -212,12 +212,12 @@ class _Kind(NamedTuple):
         # Workspace of each row: sums, finalized sums, means. Of each element: differences, repeated
         # means, gathered rows, rows in float64.
         few, many = 8 * rows, 8 * count
-        partial, whole, other = (rooms(state, few) for _ in range(3))
-        gap = rooms(state, many, differs)
-        spread = rooms(state, many, differs and rows > 1)
-        in_rows = rooms(terms, item * count, index is not None)
-        widened = rooms(state, many, differs and not wide)
-        last = rooms(state, few, not wide)
+        partial, whole, other = (workspaces(state, few) for _ in range(3))
+        gap = workspaces(state, many, differs)
+        spread = workspaces(state, many, differs and rows > 1)
+        in_rows = workspaces(terms, item * count, index is not None)
+        widened = workspaces(state, many, differs and not wide)
+        last = workspaces(state, few, not wide)
         lengths = np.array([self.length, self.degrees])
         fixed = [lengths.ctypes.data, lengths.ctypes.data + 8]
         length, degrees = given + len(sizes), given + len(sizes) + 1

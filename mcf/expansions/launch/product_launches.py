@@ -144,7 +144,7 @@ class ProductPlan:
         given = (number + 1) * terms
         sizes: list[int] = []
 
-        def rooms(each: int, elements: int, size: int = 8) -> list[int]:
+        def workspaces(each: int, elements: int, size: int = 8) -> list[int]:
             at = given + len(sizes)
             sizes.extend([size * elements] * each)
             return [*range(at, at + each)]
@@ -165,20 +165,20 @@ class ProductPlan:
                 continue
             index = elements_in_order(view, range(view.ndim))
             if index is not None:
-                moved = rooms(terms, view.numel(), item)
+                moved = workspaces(terms, view.numel(), item)
                 steps.append(Move(taken[k], moved, view.numel(), index, item))
                 taken[k] = moved
-        partial = rooms(state, count)
+        partial = workspaces(state, count)
         steps.append(Launch(call, taken[0] + taken[1], partial[0]))
         like = torch.empty(size, dtype=_FLOAT64, device="cpu")
-        product = taken[-1] if number == 2 else rooms(terms, count, item)
+        product = taken[-1] if number == 2 else workspaces(terms, count, item)
         settle = row_launch(settle_kernel(state), like)
         if fmt is FP64:
             # Components beyond the result's go to a workspace that nothing reads.
-            rest = rooms(state - terms, count)
+            rest = workspaces(state - terms, count)
             steps.append(Launch(settle, [*product, *rest, *partial]))
         else:
-            whole = rooms(state, count)
+            whole = workspaces(state, count)
             steps.append(Launch(settle, [*whole, *partial]))
             steps.append(Launch(rounding(state, fmt, terms, like), [*product, *whole]))
         if number > 2:

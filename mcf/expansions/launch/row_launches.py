@@ -215,7 +215,7 @@ def _program(
     x, out = [*range(terms)], [*range(terms, terms + made)]
     sizes: list[int] = []
 
-    def rooms(number: int, elements: int) -> list[int]:
+    def workspaces(number: int, elements: int) -> list[int]:
         at = terms + made + len(sizes)
         sizes.extend([8 * elements] * number)
         return [*range(at, at + number)]
@@ -223,16 +223,16 @@ def _program(
     steps: list[Step] = []
     narrow = item == 4
     if index is not None or narrow:
-        rows = rooms(terms, count)
+        rows = workspaces(terms, count)
         steps.append(Move(x, rows, count, index, item, 8 * narrow))
         x = rows
     keys = [] if scan else x
     # Three and four components are canonical already (`_are_keys`), so they are their own keys.
     if not scan and terms == 2:
-        keys = rooms(terms, count)
+        keys = workspaces(terms, count)
         like = torch.empty(count, dtype=_FLOAT64, device="cpu")
         steps.append(Launch(canonical_launch(terms, like), keys + x))
-    first = out if back is None and not narrow else rooms(made, results)
+    first = out if back is None and not narrow else workspaces(made, results)
     steps.append(Launch(call, [*first, *keys, *x[: terms if scan else task.moved]]))
     if narrow:
         steps.append(Move(first[:1], out[:1], results, back))

@@ -91,8 +91,12 @@ class SearchPlan:
     def _room(self) -> tuple[Tensor, list[int], list[int]]:
         """Return a workspace for the keys, and the addresses of both sets of keys."""
         size, count = self._sizes
-        room = torch.empty(self._terms * (size + count), dtype=_FLOAT64, device="cpu")
-        start = room.data_ptr()
+        workspace = torch.empty(self._terms * (size + count), dtype=_FLOAT64, device="cpu")
+        start = workspace.data_ptr()
         middle = start + 8 * self._terms * size
         each = range(self._terms)
-        return room, [start + 8 * size * k for k in each], [middle + 8 * count * k for k in each]
+        return (
+            workspace,
+            [start + 8 * size * k for k in each],
+            [middle + 8 * count * k for k in each],
+        )

@@ -277,21 +277,21 @@ def _prepared(terms: int, a: Tensor) -> Run | None:
     def run(parts: Components) -> MCFTensor | None:
         # Concurrent calls must not share a workspace.
         try:
-            room = free.pop()
+            workspace = free.pop()
         except IndexError:
-            room = made()
+            workspace = made()
         out = [_empty_like(like) for _ in parts]
-        done = opened([*map(_address, parts), *room.at, room.sums_at])
-        done = done and closed([*_powered(room), *map(_address, out)])
+        done = opened([*map(_address, parts), *workspace.at, workspace.sums_at])
+        done = done and closed([*_powered(workspace), *map(_address, out)])
         if kept:
-            free.append(room)
+            free.append(workspace)
         return fresh(out, size, _FLOAT64, _cpu) if done else None
 
-    def _powered(room: _Room) -> Places:
+    def _powered(workspace: _Room) -> Places:
         """Compute e^A and return its addresses."""
-        exponents = [*map(_exponent, room.sums.max(1).tolist())]
+        exponents = [*map(_exponent, workspace.sums.max(1).tolist())]
         most, order = max(exponents), None
-        x, y = room.matrices
+        x, y = workspace.matrices
         if most:
             if min(exponents) != most:
                 # Matrices with more squarings come first.
@@ -299,7 +299,7 @@ def _prepared(terms: int, a: Tensor) -> Run | None:
                 exponents = [exponents[k] for k in order]
                 x[:] = x[:, order]
             x *= np.array([2.0**-k for k in exponents])[:, None, None]
-        at, others = room.others, room.at
+        at, others = workspace.others, workspace.at
         taylor([*others, *at])
         x, y = y, x
         for step in range(most):

@@ -234,34 +234,36 @@ class SoftmaxPlan:
         """Return all steps as a program of the addresses of operands and results."""
         n, (rows, length), item = self._terms, self._shape, self._dtype.itemsize
         steps: list[Step] = []
-        rooms: list[int] = []
+        workspaces: list[int] = []
         fixed: list[int] = []
         made: list[tuple[_Kernel, list[int]]] = []
 
-        def room(count: int, elements: int, each: int = 8) -> list[int]:
-            rooms.extend([each * elements] * count)
-            return [*range(2 * n + len(rooms) - count, 2 * n + len(rooms))]
+        def workspace(count: int, elements: int, each: int = 8) -> list[int]:
+            workspaces.extend([each * elements] * count)
+            return [*range(2 * n + len(workspaces) - count, 2 * n + len(workspaces))]
 
         x, out = [*range(n)], [*range(n, 2 * n)]
         given, results = x, out
         if self._dim is not None:
             number = np.arange(rows * length)
-            x = room(n, rows * length, item)
+            x = workspace(n, rows * length, item)
             index = np.moveaxis(number.reshape(size), self._dim, -1)
             steps.append(Move(given, x, rows * length, index, item))
             if not self._sums:
-                results = room(n, rows * length, item)
+                results = workspace(n, rows * length, item)
         few, many = counts(n, self._working)
-        places = Places(*(room(k, rows) for k in few), *(room(k, rows * length) for k in many))
+        places = Places(
+            *(workspace(k, rows) for k in few), *(workspace(k, rows * length) for k in many)
+        )
         self._write(results, x, places, lambda kernel, at: made.append((kernel, at)))
         for kernel, at in made:
-            start = 2 * n + len(rooms) + len(fixed)
+            start = 2 * n + len(workspaces) + len(fixed)
             fixed += kernel.behind
             steps.append(Launch(kernel.launch, [*at, *range(start, start + len(kernel.behind))]))
         if self._dim is not None and results is not out:
             index = np.moveaxis(number.reshape(self._out), -1, self._dim)
             steps.append(Move(results, out, rows * length, index, item))
-        return Program.of(steps, 2 * n, rooms, fixed, self._tables)
+        return Program.of(steps, 2 * n, workspaces, fixed, self._tables)
 
     def run(self, x: Components) -> MCFTensor:
         """Compute the function of components of the signature."""
@@ -273,9 +275,9 @@ class SoftmaxPlan:
             return fresh(out, self._size, self._dtype, self._device)
         # Concurrent calls must not share a workspace.
         try:
-            room = self._free.pop()
+            workspace = self._free.pop()
         except IndexError:
-            room = Room(self._terms, self._working, *self._shape)
+            workspace = Room(self._terms, self._working, *self._shape)
         if self._dim is not None:
             x = tuple([c.movedim(self._dim, -1).contiguous() for c in x])
         elif not x[0].is_contiguous():
@@ -284,8 +286,8 @@ class SoftmaxPlan:
             out = [_empty_like(self._like) for _ in x]
         else:
             out = [torch.empty(self._out, dtype=self._dtype, device=self._device) for _ in x]
-        self._write([*map(_address, out)], [*map(_address, x)], room.places, _launched)
-        self._free.append(room)
+        self._write([*map(_address, out)], [*map(_address, x)], workspace.places, _launched)
+        self._free.append(workspace)
         if self._dim is not None and not self._sums:
             out = [c.movedim(-1, self._dim).contiguous() for c in out]
         return fresh(out, self._size, self._dtype, self._device)
@@ -302,34 +304,34 @@ class SoftmaxPlan:
             return [(self._program, ([*given, *written],))], None
         if self._dim is not None:
             return None
-        room = Room(self._terms, self._working, *self._shape)
-        return [(self._write, (written, given, room.places, _launched))], room
+        workspace = Room(self._terms, self._working, *self._shape)
+        return [(self._write, (written, given, workspace.places, _launched))], workspace
 
-    def _write(self, out: list[int], x: list[int], room: Places, make: _Make) -> None:
+    def _write(self, out: list[int], x: list[int], workspace: Places, make: _Make) -> None:
         """Launch or record all steps, by `make`, on operands and results at addresses."""
         if self._entered is not None:
-            make(self._entered, room.x + x)
-            x = room.x
-        n, top, tops, rest = self._working, x, x, room.rest
+            make(self._entered, workspace.x + x)
+            x = workspace.x
+        n, top, tops, rest = self._working, x, x, workspace.rest
         # The largest element of a row of one is that element; the rest of its sum is 0.
         if self._tops is not None:
-            top, tops = room.top, room.tops
-            make(self._largest, room.number + top + x + x)
+            top, tops = workspace.top, workspace.tops
+            make(self._largest, workspace.number + top + x + x)
             make(self._tops, tops + top)
-        make(self._shifted, room.shifted + x + tops)
+        make(self._shifted, workspace.shifted + x + tops)
         if self._tops is not None:
-            make(self._rest, rest + room.number + room.shifted[n + 1 :])
+            make(self._rest, rest + workspace.number + workspace.shifted[n + 1 :])
         if self._log:
-            rest = room.total
-            make(self._total, rest + room.rest)
+            rest = workspace.total
+            make(self._total, rest + workspace.rest)
             if self._sums:
                 make(self._last, out + top + rest)
                 return
         if self._spread is not None:
-            spread = room.spread[: len(rest)]
+            spread = workspace.spread[: len(rest)]
             make(self._spread, spread + rest)
             rest = spread
         if self._log:
             make(self._last, out + x + tops + rest)
         else:
-            make(self._last, out + room.shifted[: n + 1] + rest + tops[:1])
+            make(self._last, out + workspace.shifted[: n + 1] + rest + tops[:1])

@@ -144,15 +144,15 @@ def _complete(
 def _together(left: Sequence[range], most: int) -> list[list[range]]:
     """Split and group ranges into lists of at most `most` elements."""
     found: list[list[range]] = []
-    room = 0
+    capacity = 0
     for r in left:
         for start in range(r.start, r.stop, most):
             piece = range(start, min(start + most, r.stop))
-            if len(piece) > room:
+            if len(piece) > capacity:
                 found.append([])
-                room = most
+                capacity = most
             found[-1].append(piece)
-            room -= len(piece)
+            capacity -= len(piece)
     return found
 
 
