@@ -1,7 +1,7 @@
-"""What the components of an expansion tensor have in common, checked where they come from outside.
+"""Check that components from outside can form an expansion tensor.
 
-Kernels take every component to be laid out as the first: one that is smaller would be written past
-its end. So whatever makes a tensor of components that this library has not made comes by here.
+Kernels assume that all components have the layout of the first: they would write past the end of a
+smaller one. So every constructor from components that this library did not create checks them here.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mcf.kernels.overlap import share, span
 
 MAX_TERMS = 4
 NAMES = ("_c0", "_c1", "_c2", "_c3")
-# Attributes that are set where a tensor is made, and nowhere else.
+# Attributes that are set only at construction.
 FIXED = frozenset({"_terms", *NAMES})
 
 
 def check_components(components: Any, name: str = "components") -> Sequence[Tensor]:
-    """The components, if they can be those of one expansion tensor.
+    """Return the components if they can form an expansion tensor.
 
     Raises:
-        TypeError: for what is no sequence of plain dense tensors of one format and one device.
-        ValueError: for another number of them, shapes or strides that differ, components that lie
-            in the same memory, one that requires grad.
+        TypeError: unless they are plain dense tensors of one format on one device.
+        ValueError: for a number of components other than 1 to 4, different shapes or strides,
+            components that overlap in memory, or one that requires grad.
     """
     if isinstance(components, Tensor) or not isinstance(components, (list, tuple)):
         raise TypeError(
@@ -49,7 +49,7 @@ def check_components(components: Any, name: str = "components") -> Sequence[Tens
 
 
 def _tracing() -> tuple[type[Tensor], ...]:
-    """Types of torch's that stand for a plain tensor while a function is traced."""
+    """Return torch's types that represent plain tensors while a function is traced."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
 
@@ -59,16 +59,16 @@ def _tracing() -> tuple[type[Tensor], ...]:
 def _check_plain(name: str, c: Any) -> None:
     if type(c) is not Tensor and type(c) not in _tracing():
         raise TypeError(
-            f"{name} is of type {type(c).__name__}; allowed are plain tensors, torch.Tensor itself "
-            "(mcf.from_components takes parameters, too, and has a derivative)"
+            f"{name} must be a plain torch.Tensor, got {type(c).__name__} "
+            "(mcf.from_components also takes parameters, and has a derivative)"
         )
     if c.layout is not torch.strided or c.is_nested:
-        raise TypeError(f"{name} has layout {c.layout}; only dense (torch.strided) is allowed")
+        raise TypeError(f"{name} must be dense (torch.strided), got layout {c.layout}")
     if c.is_neg():
-        raise TypeError(f"{name} is a negative view; give {name}.resolve_neg()")
+        raise TypeError(f"{name} is a negative view; pass {name}.resolve_neg()")
     if c.requires_grad:
         raise ValueError(
-            f"{name} requires grad, which would be lost; allowed are tensors that do not "
+            f"{name} must not require grad, which would be lost "
             "(mcf.from_components has a derivative)"
         )
 
@@ -77,8 +77,8 @@ def _check_alike(name: str, k: int, c: Tensor, first: Tensor) -> None:
     for what in ("dtype", "device"):
         if getattr(c, what) != getattr(first, what):
             raise TypeError(
-                f"{name}[{k}] has {what} {getattr(c, what)}, {name}[0] has {getattr(first, what)}; "
-                "all must have the same"
+                f"{name}[{k}] must have the {what} of {name}[0], {getattr(first, what)}, got "
+                f"{getattr(c, what)}"
             )
     for what, given, allowed in (
         ("shape", c.shape, first.shape),
@@ -86,34 +86,34 @@ def _check_alike(name: str, k: int, c: Tensor, first: Tensor) -> None:
     ):
         if given != allowed:
             raise ValueError(
-                f"{name}[{k}] has {what} {list(given)}, {name}[0] has {list(allowed)}; all must "
-                "have the same (mcf.from_components broadcasts and copies)"
+                f"{name}[{k}] must have the {what} of {name}[0], {list(allowed)}, got "
+                f"{list(given)} (mcf.from_components broadcasts and copies)"
             )
 
 
 def _check_apart(name: str, components: Sequence[Tensor]) -> None:
     first = components[0]
-    # What has no memory has no place: meta tensors, tensors that stand for others.
+    # Meta tensors and traced tensors have no memory.
     if first.numel() == 0 or first.device.type == "meta" or type(first) is not Tensor:
         return
     spans = [span(c) for c in components]
     for k, j in itertools.combinations(range(len(components)), 2):
         (start, end), (other, last) = spans[k], spans[j]
-        # Components that lie in turn in one array have overlapping spans and no common byte.
+        # Interleaved components in one array have overlapping spans, but share no byte.
         if start < last and other < end and share(components[k], components[j]):
             raise ValueError(
-                f"{name}[{j}] and {name}[{k}] lie in the same memory, in part at least; what is "
-                "written to one would change the other"
+                f"{name}[{j}] and {name}[{k}] share memory: a write to one would change the other"
             )
 
 
 def check_dict(given: Any) -> dict[str, Any]:
-    """A copy of what is to be a tensor's `__dict__`, if it has the components of one.
+    """Return a copy of a new `__dict__` of a tensor, after checking its components.
 
-    torch's function that rebuilds parameters sets any attribute that a file names, this one too.
+    torch's function that rebuilds parameters sets any attribute named in a file, also `__dict__`.
 
     Raises:
-        TypeError, ValueError: for what is no such dict, and as `check_components`.
+        TypeError, ValueError: unless it is a dict with `_terms` components that pass
+            `check_components`.
     """
     if not isinstance(given, dict):
         raise TypeError(f"__dict__ must be a dict, got {type(given).__name__}")
@@ -125,16 +125,16 @@ def check_dict(given: Any) -> dict[str, Any]:
             f"{terms!r} and {found}"
         )
     check_components([given[name] for name in found], "__dict__")
-    # A file could go on to change the dict, and the sizes of tensors that it has made.
+    # A file could later change its dict, and the sizes of its tensors.
     return given | {name: torch.ops.aten.alias.default(given[name]) for name in found}
 
 
 def check_attributes(cls: type, state: Any) -> dict[str, Any]:
-    """What a file says are a tensor's attributes, if they are a user's and nothing else.
+    """Return the attributes of a tensor in a file, if they are only a user's.
 
     Raises:
-        ValueError: for a name that means something to the tensor's type.
-        TypeError: for what are no attributes.
+        ValueError: for a name that the tensor's type uses.
+        TypeError: unless they are a dict with string keys.
     """
     if not isinstance(state, dict) or not all(isinstance(k, str) for k in state):
         raise TypeError(f"attributes of an expansion tensor must be a dict, got {state!r:.100}")
@@ -146,27 +146,26 @@ def check_attributes(cls: type, state: Any) -> dict[str, Any]:
             name in FIXED or name.startswith("__") or not name.isidentifier() or hasattr(cls, name)
         ):
             raise ValueError(
-                f"the file sets the attribute {name!r} of an expansion tensor; allowed are names "
-                "that torch and mcf do not use themselves"
+                f"the file sets the attribute {name!r} of an expansion tensor, a name that torch "
+                "or mcf reserves"
             )
     return state
 
 
-# torch copies no more elements than these without its threads.
+# Largest number of elements that torch copies on the calling thread alone.
 _ALONE = 1 << 15
 
 
 def needs_pieces(target: Tensor) -> bool:
-    """Return whether torch would wait for threads that only this process's parent had."""
+    """Return whether a copy in a forked child would wait for threads that only its parent has."""
     return forked() and target.numel() > _ALONE and target.is_cpu
 
 
 def write(targets: Sequence[Tensor], values: Sequence[Tensor], non_blocking: bool = False) -> None:
-    """Copy components into those of a tensor, in one call.
+    """Copy components into the components of a tensor, in one call.
 
-    An interrupt comes between two calls: a number would keep the first component of one value and
-    the second of another. In a forked child, where torch waits for threads that its parent had, a
-    few elements at a time.
+    An interrupt between two calls would leave numbers with components of different values. In a
+    forked child large tensors are copied in pieces, see `needs_pieces`.
     """
     if needs_pieces(targets[0]):
         for t, v in zip(targets, values, strict=True):
@@ -176,7 +175,7 @@ def write(targets: Sequence[Tensor], values: Sequence[Tensor], non_blocking: boo
 
 
 def _copy_alone(target: Tensor, value: Tensor) -> None:
-    """Copy a tensor of the same shape in pieces for which torch asks none of its threads."""
+    """Copy a tensor of the same shape in pieces that torch copies on the calling thread."""
     if target.numel() <= _ALONE:
         target.copy_(value)
         return

@@ -1,4 +1,4 @@
-"""Conversions with gradients: between formats, plain tensors and expansions."""
+"""Convert between formats, plain tensors and expansions, with gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mcf.kernels.formats import FORMATS, format_of
 
 
 def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
-    """Any real tensor as the nearest expansion of a format."""
+    """Return the components of the expansions in a format nearest to a real tensor."""
     source = _parts(x)
     if _holds(source, dtype, terms):
         if len(source) == terms:
@@ -40,19 +40,19 @@ def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
 
 
 def _parts(x: Tensor) -> Components:
-    """Components whose sum a real tensor is."""
+    """Return components whose sum is a real tensor."""
     if isinstance(x, MCFTensor):
         return x.components
     return (x,) if x.is_floating_point() else tuple(integer_components(x))
 
 
 def _holds(source: Components, dtype: torch.dtype, terms: int) -> bool:
-    """Whether an expansion of a format has components as they are."""
+    """Return whether an expansion of a format can hold the components unchanged."""
     return source[0].dtype is dtype and len(source) <= terms
 
 
 def _new(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
-    """`converted`, in memory of its own."""
+    """Return `converted` as an expansion tensor with its own memory."""
     source = _parts(x)
     if not _holds(source, dtype, terms):
         return wrap(convert(source, dtype, terms))
@@ -61,7 +61,7 @@ def _new(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
 
 
 def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
-    """The value as one plain tensor, rounded to nearest (integers: toward zero)."""
+    """Return the value as one plain tensor, rounded to nearest (integers: toward zero)."""
     if dtype is torch.bool:
         return x.components[0] != 0
     if dtype in FORMATS:
@@ -72,28 +72,28 @@ def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
 
 
 def _truncated(x: MCFTensor) -> Tensor:
-    """The values without their fractions, as int64; what torch gives for inf and NaN."""
+    """Truncate to int64; inf and NaN give the integers that torch gives."""
     first = x.components[0]
     if visible(first) and (first.abs() < 2.0 ** (format_of(x.dtype).p - 1)).all():
         return _short(x.components).to(torch.int64)
     parts = convert(x.components, torch.float64, x.terms)
     whole = [p.trunc() for p in parts]
     integer = sum((w.to(torch.int64) for w in whole[1:]), whole[0].to(torch.int64))
-    # Exact; the floor of their sum is what the integer lacks.
+    # These fractions are exact; the floor of their sum completes the integer.
     left = [torch.where(parts[0].isfinite(), p - w, 0.0) for p, w in zip(parts, whole, strict=True)]
     rest = operations.renormalize(left, x.terms)
     first = rest[0].floor()
     lower = rest[1] if x.terms > 1 else torch.zeros_like(first)
     carry = first - ((rest[0] == first) & (lower < 0)).to(first.dtype)
     fraction = (rest[0] != carry) | (lower != 0)
-    # Towards zero; at once, since the floor of what is just below -2**63 is no integer.
+    # Toward zero, in one addition: the floor of a value just below -2**63 does not fit int64.
     return integer + (carry.to(torch.int64) + ((parts[0] < 0) & fraction).to(torch.int64))
 
 
 def _short(x: Components) -> Tensor:
-    """The first component without its fraction, where it has one or could have one.
+    """Truncate the value of components whose first is below 2**(p - 1).
 
-    What is below it matters where it is whole and that leads towards zero: less than 1.
+    Lower components matter only if the first is whole and they point towards zero: then by 1.
     """
     whole = x[0].trunc()
     if len(x) == 1:
@@ -148,7 +148,7 @@ class _Sum(torch.autograd.Function):
 
 
 def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
-    """The nearest expansion of a format, with a gradient."""
+    """Convert to the nearest expansion of a format, with a gradient."""
     if isinstance(x, MCFTensor) and x.dtype is dtype and x.terms == terms:
         return x
     if not recorded(x):
@@ -157,7 +157,7 @@ def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
 
 
 def few_to(x: MCFTensor, dtype: torch.dtype) -> Tensor | None:
-    """A copy of few numbers in another dtype of floats or int64; None for what torch's way does."""
+    """Convert a small tensor to another float dtype or int64; None for the dispatcher's cases."""
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
     if dtype is torch.int64 and first.is_contiguous():
@@ -171,16 +171,16 @@ def few_to(x: MCFTensor, dtype: torch.dtype) -> Tensor | None:
 @method
 @unmapped
 def to(x: MCFTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
-    """As `torch.Tensor.to`, and to another number of components.
+    """Convert as `torch.Tensor.to`, also to another number of components.
 
-    The values are rounded once, to the nearest expansion; exact where the target holds them.
-    An integer or bool dtype gives a plain tensor (truncated, as torch does).
+    Values are rounded once, to the nearest expansion; the result is exact if the format holds them.
+    An integer or bool dtype gives a plain tensor, truncated as in torch.
 
     Args:
         x: the tensor.
         *args: a dtype (of the components), a device, or another tensor.
-        terms: number of components, 1 to 4; None keeps it.
-        **kwargs: those of `torch.Tensor.to`.
+        terms: number of components, 1 to 4; None leaves it unchanged.
+        **kwargs: keyword arguments of `torch.Tensor.to`.
     """
     if terms is None:
         if len(args) == 1 and not kwargs and type(args[0]) is torch.dtype and not recorded(x):
@@ -189,7 +189,7 @@ def to(x: MCFTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any
                 return found
         return Tensor.to(x, *args, **kwargs)
     dtype, device, target = kwargs.pop("dtype", None), None, None
-    # What torch takes by position behind the format.
+    # Positional arguments of torch after dtype and device.
     flags = [argument for argument in args if isinstance(argument, bool)]
     kwargs |= zip(("non_blocking", "copy"), flags, strict=False)
     for argument in args[: len(args) - len(flags)]:
@@ -209,16 +209,16 @@ def to(x: MCFTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any
 
 
 def promote(x: Tensor) -> MCFTensor:
-    """A plain tensor as an expansion of one component; its gradient is rounded to its dtype."""
+    """Promote a plain tensor to one component; its gradient is rounded to its dtype."""
     return x if isinstance(x, MCFTensor) else _Promote.apply(x)  # type: ignore[no-untyped-call]
 
 
 @method
 @unmapped
 def to_plain(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """One plain tensor of a dtype (that of the components by default).
+    """Convert to one plain tensor of a dtype (by default that of the components).
 
-    Rounded once to nearest even; the gradient passes through.
+    Values are rounded once to nearest even; the gradient passes through.
     """
     dtype = x.dtype if dtype is None else dtype
     if not isinstance(x, MCFTensor):
@@ -229,17 +229,17 @@ def to_plain(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def from_components(components: Sequence[Tensor]) -> MCFTensor:
-    """The tensor whose value is the sum of the components, correctly normalised.
+    """Create the tensor whose value is the sum of the components, correctly normalised.
 
-    The inverse of `x.components`: components that are normalised come back with the same bits. A
+    This is the inverse of `x.components`: normalised components come back with the same bits. A
     component that requires grad gets the gradient of the sum, rounded to its dtype.
 
     Args:
         components: 1 to 4 tensors of one dtype (bfloat16, float16, float32, float64) and device,
-            which broadcast; of any order and overlap. NumPy arrays of them as well.
+            or NumPy arrays. They broadcast, and may have any order and overlap.
 
     Raises:
-        TypeError: for other dtypes, mixed dtypes or devices, or what is no tensor.
+        TypeError: for other dtypes, mixed dtypes or devices, or other objects.
         ValueError: for another number of components, or shapes that do not broadcast.
     """
     given = [c if isinstance(c, Tensor) else torch.as_tensor(c) for c in components]
@@ -247,7 +247,7 @@ def from_components(components: Sequence[Tensor]) -> MCFTensor:
         raise ValueError(f"components must be 1 to {MAX_TERMS} tensors, got {len(given)}")
     for k, c in enumerate(given):
         if isinstance(c, MCFTensor):
-            raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")
+            raise TypeError(f"components[{k}] must be a plain tensor, got an MCFTensor")
         format_of(c.dtype, f"components[{k}]")
     if are_expansions(given):
         return wrap([c.clone() for c in given])

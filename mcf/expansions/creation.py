@@ -1,4 +1,4 @@
-"""Expansion tensors from numbers, arrays and other tensors."""
+"""Create expansion tensors from numbers, arrays and other tensors."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def stored(fmt: Format) -> torch.dtype:
 
 
 def like_data(data: Any, terms: int | None, dtype: torch.dtype | None) -> tuple[int, torch.dtype]:
-    """Return the components of a new tensor: those given, else those of the data.
+    """Return terms and dtype of a new tensor: the arguments, else those of the data.
 
-    An expansion has its own number of components, anything else two. Floating-point tensors, arrays
-    and NumPy scalars have their own dtype (longdouble is float64, complex numbers have that of
-    their parts), a list the dtype to which its items promote; Python numbers, text and integers
-    have torch's default dtype. Next to tensors in a list, Python floats and text count as numbers
-    of the default dtype, and integers do not count.
+    Expansions have their number of components, other data two. Floating-point tensors, arrays and
+    NumPy scalars have their dtype (longdouble is float64, complex numbers have that of their
+    parts). A list has the promoted dtype of its items. Python numbers, text and integers have
+    torch's default dtype. Next to tensors in a list, Python floats and text have the default dtype,
+    and integers do not count.
     """
     if terms is None or dtype is None:
-        # Long lists have few kinds.
+        # A set, since long lists have a small number of formats.
         mine = set(_held_by(data, 0))
         if terms is None:
             terms = max((count for count, _ in mine if count), default=2)
@@ -85,9 +85,9 @@ def _held_by(data: Any, depth: int) -> Iterator[tuple[int, torch.dtype | None]]:
 # The dtype of NumPy's floats, by their bytes; longdouble is larger.
 _NUMPY = {2: torch.float16, 4: torch.float32, 8: torch.float64}
 
-# Up to so many numbers are rounded one by one: a conversion takes as long, whatever their count.
+# Up to this number of elements are rounded one by one, faster than one conversion of a tensor.
 _FEW = 8
-# One number, which is its value.
+# Types of a single exact number.
 _SINGLE = frozenset({int, float, Fraction})
 
 
@@ -106,15 +106,15 @@ def tensor(
 
     Args:
         data: Python numbers (ints of any size), strings ("0.1" is one tenth, not the float; also
-            what printing shows, "[0.1, 0.2]"), Fraction, Decimal, mpmath and NumPy numbers, NumPy
+            printed brackets, "[0.1, 0.2]"), Fraction, Decimal, mpmath and NumPy numbers, NumPy
             arrays (longdouble too), torch tensors, expansion tensors; nested lists of them.
         terms: number of components, 1 to 4; None for those of an expansion, else 2.
         dtype: of the components: bfloat16, float16, float32 or float64. None for that of a
             floating-point tensor, array or NumPy scalar (of a list the dtype to which they
             promote, as in `torch.tensor`); Python numbers, text and integers get torch's default
             dtype.
-        device: where to put it; None for that of a tensor, else torch's default device.
-        requires_grad: whether autograd records what is done with it.
+        device: device of the tensor; None for that of `data`, else torch's default device.
+        requires_grad: whether autograd records operations on it.
 
     Raises:
         TypeError: for data of another type, complex numbers, another dtype.
@@ -151,7 +151,7 @@ def tensor(
     if device is None and not isinstance(data, Tensor):
         device = torch.get_default_device()
     source = tuple(c.to(device=device) for c in source)
-    # Components of numbers are those of the nearest expansion, not always of their sum's.
+    # Components of numbers are rounded already; rounding their sum again could differ.
     rounded = _are_numbers(data) and len(source) == terms and source[0].dtype is dtype
     result = wrap(source if rounded else convert(source, dtype, terms))
     return _recorded(result, requires_grad)
@@ -164,7 +164,7 @@ def _recorded(x: MCFTensor, requires_grad: bool) -> MCFTensor:
 
 
 def _is_held(data: Any, dtype: torch.dtype) -> bool:
-    """Whether data is a plain tensor that is a component as it is, at which nobody looks."""
+    """Return whether data is a plain, unobserved tensor that can be copied as first component."""
     if type(data) is not Tensor or data.dtype is not dtype or data.layout is not torch.strided:
         return False
     if dtype not in _WIDE or not data.is_contiguous() or data.is_neg():
@@ -177,7 +177,7 @@ _WIDE = frozenset({torch.float32, torch.float64})
 
 
 def _are_numbers(data: Any) -> bool:
-    """Whether data are Python's numbers and strings, alone, in lists or in arrays of objects."""
+    """Return whether data are Python numbers and strings, alone, in lists or in object arrays."""
     if isinstance(data, np.ndarray):
         return data.dtype.kind not in "biuf"
     return not isinstance(data, Tensor)
@@ -185,7 +185,7 @@ def _are_numbers(data: Any) -> bool:
 
 def _is_array(item: Any, depth: int = 0) -> bool:
     if isinstance(item, (list, tuple)):
-        # Deeper ones `flatten` refuses.
+        # `flatten` refuses deeper nesting.
         return depth < DIMENSIONS and any(_is_array(i, depth + 1) for i in item)
     return isinstance(item, (Tensor, np.ndarray))
 
@@ -194,7 +194,7 @@ def _tensor_components(data: Tensor) -> Components:
     if isinstance(data, MCFTensor):
         return data.components
     if data.layout is not torch.strided:
-        raise TypeError(f"data has layout {data.layout}; only dense tensors are allowed")
+        raise TypeError(f"data must be a dense tensor, got layout {data.layout}")
     data = data.detach()
     if not data.is_floating_point():
         return integer_components(data)
@@ -203,7 +203,7 @@ def _tensor_components(data: Tensor) -> Components:
 
 
 def _columns(leaves: list[Any], fmt: Format, terms: int) -> Any:
-    """The components of numbers, those of one order after the other."""
+    """Return the components of numbers: all first components, then all second ones, ..."""
     return zip(*[components_of(exact(x), fmt, terms) for x in leaves], strict=True)
 
 
@@ -212,7 +212,7 @@ def _number_components(
 ) -> Components:
     if all(type(x) is float or (type(x) is int and abs(x) <= 2**53) for x in leaves):
         return (torch.tensor(leaves, dtype=torch.float64, device="cpu").reshape(shape),)
-    # Numbers of the format: float64 holds each.
+    # float64 holds every number of the format.
     return tuple(
         torch.tensor(c, dtype=torch.float64, device="cpu").to(fmt.dtype).reshape(shape)
         for c in _columns(leaves, fmt, terms)
@@ -220,7 +220,7 @@ def _number_components(
 
 
 def number_in(value: Any, name: str) -> Any:
-    """The number in a tensor of one element, exactly; what is no tensor, as it is."""
+    """Return the exact value of a tensor of one element; other objects unchanged."""
     if not isinstance(value, Tensor):
         return value
     if value.numel() != 1:

@@ -1,4 +1,4 @@
-"""Tensors of given values: zeros, ones, full, arange, linspace, eye and their likes."""
+"""Create tensors of known values: zeros, ones, full, arange, linspace, eye and `*_like`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Device = torch.device | str | None
 
 
 def shape_of(size: Sequence[Any]) -> tuple[int, ...]:
-    """The shape from `f(2, 3)` or `f((2, 3))`."""
+    """Return the shape from `f(2, 3)` or `f((2, 3))`."""
     if len(size) == 1 and isinstance(size[0], (tuple, list, torch.Size)):
         return tuple(size[0])
     return tuple(size)
 
 
 def leaf(x: MCFTensor, requires_grad: bool) -> MCFTensor:
-    """The tensor as a leaf that requires grad or not."""
+    """Set `requires_grad` of a leaf, and return it."""
     x.requires_grad_(requires_grad)
     return x
 
@@ -42,7 +42,7 @@ def full(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """A tensor filled with the nearest expansion of a number.
+    """Create a tensor filled with the nearest expansion of a number.
 
     Args:
         size: its shape.
@@ -50,8 +50,8 @@ def full(
         terms: number of components, 1 to 4; None for those of an expansion, else 2.
         dtype: of the components; None for that of a floating-point tensor or NumPy number, else
             torch's default dtype.
-        device: where it is; None for torch's default device.
-        requires_grad: whether autograd records what is done with it.
+        device: its device; None for torch's default device.
+        requires_grad: whether autograd records operations on it.
     """
     terms, dtype = like_data(fill_value, terms, dtype)
     fmt = format_of(dtype)
@@ -69,7 +69,7 @@ def zeros(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """A tensor of zeros of shape `size`; other arguments as `mcf.full`."""
+    """Create a tensor of zeros of shape `size`; other arguments as `mcf.full`."""
     return full(
         shape_of(size), 0, terms=terms, dtype=dtype, device=device, requires_grad=requires_grad
     )
@@ -82,7 +82,7 @@ def ones(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """A tensor of ones of shape `size`; other arguments as `mcf.full`."""
+    """Create a tensor of ones of shape `size`; other arguments as `mcf.full`."""
     return full(
         shape_of(size), 1, terms=terms, dtype=dtype, device=device, requires_grad=requires_grad
     )
@@ -97,7 +97,7 @@ def eye(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """The identity matrix of n rows and m columns; other arguments as `mcf.full`."""
+    """Create the identity matrix of n rows and m columns; other arguments as `mcf.full`."""
     dtype = check_format(terms, dtype).dtype
     one = torch.eye(n, n if m is None else m, dtype=dtype, device=device)
     zero = [torch.zeros_like(one) for _ in range(terms - 1)]
@@ -114,11 +114,11 @@ def arange(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """start, start + step, ... below end, each the nearest expansion of the exact number.
+    """Create start, start + step, ... below end, each rounded to the nearest expansion.
 
     Args:
-        start: a number as `mcf.tensor` takes; with one argument that is `end` and this is 0.
-        end: the numbers stay below it (above it for a negative step).
+        start: the first number, as `mcf.tensor` takes it; a single argument is `end`, from 0.
+        end: exclusive upper limit (lower limit for a negative step).
         step: not 0; "0.1" is one tenth.
         terms: as `mcf.full`, of all the numbers given.
         dtype: as `mcf.full`, of all the numbers given.
@@ -132,7 +132,7 @@ def arange(
     if s == 0:
         raise ValueError("step must not be 0")
     if (b - a) * s < 0:
-        raise ValueError(f"end lies on the other side of start than step {step!r} goes")
+        raise ValueError(f"step must lead from start to end, got {step!r}")
     count = math.ceil((b - a) / s)
     return leaf(wrap(progression(a, s, count, terms, dtype, device)), requires_grad)
 
@@ -147,12 +147,12 @@ def linspace(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """`steps` evenly spaced numbers from start to end, each the nearest expansion.
+    """Create `steps` evenly spaced numbers from start to end, each the nearest expansion.
 
     Args:
         start: the first number, as `mcf.tensor` takes it.
         end: the last number.
-        steps: how many, at least 0.
+        steps: number of elements, at least 0.
         terms: as `mcf.full`, of all the numbers given.
         dtype: as `mcf.full`, of all the numbers given.
         device: as `mcf.full`.
@@ -189,7 +189,7 @@ def full_like(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """`mcf.full` in the shape, format and device of a tensor; a plain tensor has 2 terms."""
+    """Call `mcf.full` with shape, format and device of a tensor; a plain tensor has 2 terms."""
     return full(
         input.shape,
         fill_value,
@@ -200,10 +200,10 @@ def full_like(
 
 
 def zeros_like(input: Tensor, **options: Any) -> MCFTensor:
-    """Zeros in the likeness of a tensor; see `mcf.full_like`."""
+    """Create zeros with shape, format and device of a tensor; see `mcf.full_like`."""
     return full_like(input, 0, **options)
 
 
 def ones_like(input: Tensor, **options: Any) -> MCFTensor:
-    """Ones in the likeness of a tensor; see `mcf.full_like`."""
+    """Create ones with shape, format and device of a tensor; see `mcf.full_like`."""
     return full_like(input, 1, **options)

@@ -1,7 +1,7 @@
-"""Methods and attributes for which torch asks whether a type has its own before anything else.
+"""Define methods and attributes whose `__torch_function__` check can be skipped.
 
-The question takes a fifth of a view's time, and a third where torch has written it in Python; of an
-expansion tensor the answer is known.
+Torch's check takes a fifth of a view's time, and a third where it is written in Python. For an
+expansion tensor its result is known.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _answered(own: Any) -> Any:
     return method
 
 
-# Not `__getitem__`: in Python it makes a sequence of a type, of whose numbers torch.tensor([x]) and
-# NumPy then ask a length.
+# Not `__getitem__`: defined in Python it makes the type a sequence, and torch.tensor([x]) and NumPy
+# would ask for the length of its elements.
 for _name in ("norm", "split"):
     setattr(MCFTensor, _name, _answered(getattr(Tensor, _name)))
 for _name in ("H", "T", "mH", "mT"):
@@ -42,7 +42,7 @@ for _name in ("H", "T", "mH", "mT"):
 
 
 def _iterated(self: Any) -> Any:
-    """The tensors along the first dimension, as views."""
+    """Iterate over views along the first dimension."""
     if torch.compiler.is_compiling() or type(self) is not MCFTensor:
         return _torchs(self)
     if not _asked() or _function_modes() or not self.__dict__["_c0"].ndim or _tracing() is not None:

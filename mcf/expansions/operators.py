@@ -1,7 +1,7 @@
-"""Operators of an `MCFTensor` with what torch's do not take: Fraction, Decimal, mpmath, arrays.
+"""Define Python's operators, with operands that torch refuses: Fraction, Decimal, mpmath, arrays.
 
-Arithmetic takes the nearest expansion of such a number, or of an int of more than 64 bits;
-comparisons take its exact value.
+Arithmetic rounds such a number, or an int of more than 64 bits, to the nearest expansion.
+Comparisons use its exact value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mcf.convert.parse import exact
 from mcf.expansions.creation import tensor
 from mcf.expansions.tensor import MCFTensor
 
-# Whether an operand is of another kind of numbers, complex ones, and what an operator then does.
+# Pairs of functions for complex operands: a test of the operand, and the implementation of the
+# operators by name.
 COMPLEX: list[tuple[Callable[[Any], bool], Callable[[str, Any, Any], Any]]] = []
-# What stands beside an expansion as it is, if not too large.
+# Types of operands that torch takes unchanged.
 _PLAIN = frozenset({MCFTensor, float})
 # A Python int beyond this does not fit torch's scalars.
 _LARGEST = 2**63
@@ -45,14 +46,14 @@ def _special(value: Any) -> bool:
 
 
 def operand(self: Any, other: Any) -> Any:
-    """The other operand as a tensor where torch does not take it."""
+    """Convert the other operand to a tensor if torch does not take it."""
     if type(other) is float:
         return other
     if isinstance(other, torch.SymInt):
-        # A graph of torch.compile is one for each number: the components of a product depend on it.
+        # torch.compile then makes one graph per number: components of a product depend on it.
         return int(other)
     if isinstance(other, np.ndarray) and other.dtype.kind in "biuf" and other.dtype.itemsize <= 8:
-        # As a plain tensor, which has its say in the promotion.
+        # A plain tensor takes part in the promotion of dtypes.
         native = np.array(other, dtype=other.dtype.newbyteorder("="))
         return torch.from_numpy(native).to(self.device)
     if isinstance(other, np.ndarray) or _special(other):
@@ -61,17 +62,17 @@ def operand(self: Any, other: Any) -> Any:
 
 
 def _named(method: Any, name: str) -> Any:
-    """A method of an operator's name, with code of its own.
+    """Give a method the operator's name and its own code object.
 
-    torch.compile keeps what it made of a function by its code, and does not look at which method of
-    torch's a closure holds: sums of two numbers were products where it met the product first.
+    torch.compile caches compiled functions by code object, and ignores which torch method a closure
+    holds: sums would run as products if it compiled a product first.
     """
     method.__name__ = name
     method.__code__ = method.__code__.replace(co_name=name)
     return method
 
 
-# Methods that torch has written in Python around these, which asks types once more.
+# Methods that torch defines in Python -> the functions they call, which skip a check of types.
 _BARE: dict[str, Any] = {
     "__pow__": torch.Tensor.pow,
     "__rpow__": lambda exponent, base: torch.pow(base, exponent),
@@ -97,7 +98,8 @@ def _arithmetic(name: str, function: Any) -> Any:
                 other = operand(self, other)
         result = own(self, other)
         if result is NotImplemented and isinstance(other, torch.Tensor):
-            # Another device, complex numbers: Python would not say so.
+            # The function raises torch's error, about devices or complex numbers; Python's would be
+            # a vague TypeError.
             return function(other, self) if name.startswith("__r") else function(self, other)
         return result
 
@@ -119,7 +121,7 @@ def _comparison(name: str) -> Any:
         held = near.to_fractions()
         if value == held or value != value:
             return own(self, near)
-        # No expansion has the value, nor lies between it and the one nearest to it.
+        # No expansion equals the value, or lies between it and the nearest expansion.
         if name in ("__eq__", "__ne__"):
             return own(self, float("nan"))
         less = name in ("__lt__", "__le__")
@@ -132,9 +134,9 @@ def _comparison(name: str) -> Any:
 
 
 def _quotient(number_over: Any) -> Any:
-    """`other / x`: of a number torch's product with the reciprocal, of a tensor the quotient.
+    """Return the method of `other / x`: number times reciprocal, or quotient of tensors.
 
-    Python asks the type of its own first, also where a plain tensor stands on the left.
+    Python calls it first also for a plain tensor on the left, since `MCFTensor` is a subclass.
     """
 
     def __rtruediv__(self: Any, other: Any) -> Any:

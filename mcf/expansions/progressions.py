@@ -1,4 +1,4 @@
-"""a, a + s, a + 2 s, ...: the nearest expansion of each exact number, computed on tensors."""
+"""Compute a, a + s, a + 2 s, ... on tensors, each rounded to the nearest expansion."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.torch.registers import primitives
 
-# Elements at a time, for one thread; and how few are faster one by one.
+# Elements computed at a time, and the largest number for which exact Fractions are faster.
 _BLOCK, _FEW = 2**15, 256
-# From so many of a format on, in all that a process asks for, kernels are worth the second in which
-# they are compiled.
+# Number of elements of a format, over the whole process, from which compiled kernels pay off:
+# compilation takes about 1 s.
 _MANY = 2**17
 _asked: Counter[tuple[int, torch.dtype]] = Counter()
-# Powers of two between which nothing leaves the range on the way.
+# Exponents up to which no intermediate result leaves the range of float64.
 _RANGE = 600
 
-# As torch's operations on every executor: a loop for each number would be compiled for a program's
-# one `arange`. Those of many are the kernels of the same algorithms, with the same bits.
+# The algorithms as torch operations on every executor, to compile nothing for one `arange`. Large
+# progressions use the kernels of the same algorithms, with the same bits.
 _bind = Binder(lambda f: f, primitives(FP64, FP64, {"rc": FP64}), {})
-# By float64 components: products, sums, and how many bits of |a| + k |s| a + k s has for certain.
-# The bounds of the operations leave more than 2**-102 and 2**-200 of it.
+# By number of float64 components: product, sum, and b such that the error of a + k s is at most
+# 2**-b (|a| + k |s|). The bounds of the operations are below 2**-102 and 2**-200.
 _WORKING = {
     1: (lambda x, y: (x[0] * y[0],), lambda x, y: (x[0] + y[0],), 53),
     2: (_bind(ieee.MUL_FLOAT[2]), _bind(ieee.ADD[2]), 96),
@@ -47,13 +47,13 @@ def progression(
     dtype: torch.dtype,
     device: torch.device | str | None,
 ) -> Components:
-    """The components of a + k s for k from 0 to count - 1.
+    """Return the components of a + k s for k from 0 to count - 1.
 
     Raises:
-        RuntimeError: torch's, where there is no memory for so many.
+        RuntimeError: if there is not enough memory.
     """
     if count >= 2**60:
-        raise RuntimeError(f"{count.bit_length()} bits of a number of elements: no memory for them")
+        raise RuntimeError(f"not enough memory for a {count.bit_length()}-bit number of elements")
     out = tuple(torch.empty(count, dtype=dtype, device=device) for _ in range(terms))
     if count and out[0].device.type != "meta":
         _asked[terms, dtype] += count
@@ -65,7 +65,7 @@ def _fill(out: Components, a: Fraction, s: Fraction) -> None:
     count = len(out[0])
     many = _asked[len(out), out[0].dtype] >= _MANY
     exact = _bits(a, s, count)
-    # Elsewhere a number of finitely many bits may lie on the border between two roundings.
+    # Otherwise numbers of finitely many bits may be ties, which need exact rounding.
     finite = range(0) if exact else _finite(a, s, count)
     for start in range(0, count, _BLOCK):
         part = tuple(c[start : start + _BLOCK] for c in out)
@@ -86,7 +86,7 @@ def _fill(out: Components, a: Fraction, s: Fraction) -> None:
 
 
 def _bits(a: Fraction, s: Fraction, count: int) -> int:
-    """With how many bits every number on the way is exact; 0 where it is none or too many."""
+    """Return a number of bits that holds every intermediate result exactly, or 0 if none does."""
     d = math.lcm(a.denominator, s.denominator)
     unit = d.bit_length() - 1
     bits = (int(abs(a) * d) + count * int(abs(s) * d)).bit_length()
@@ -95,7 +95,7 @@ def _bits(a: Fraction, s: Fraction, count: int) -> int:
 
 
 def _finite(a: Fraction, s: Fraction, count: int) -> range:
-    """The k from 0 to count - 1 for which a + k s has finitely many bits, if not all have."""
+    """Return the k for which a + k s has finitely many bits; an empty range if all have."""
     d = math.lcm(a.denominator, s.denominator)
     odd = d >> ((d & -d).bit_length() - 1)
     first, step = int(a * d), int(s * d)
@@ -104,15 +104,15 @@ def _finite(a: Fraction, s: Fraction, count: int) -> range:
         return range(0)
     period = odd // common
     start = -(first // common) * pow(step // common, -1, period) % period
-    # A longer step than the whole way is none.
+    # A step beyond the range leaves at most one element.
     return range(start, count, min(period, count))
 
 
 def _block(out: Components, a: Fraction, s: Fraction, exact: int, many: bool) -> Tensor:
-    """Fill a block; which of its numbers may be rounded to the wrong side."""
+    """Fill a block, and return the indices of elements that may be rounded wrongly."""
     dtype, terms, count = out[0].dtype, len(out), len(out[0])
     k = torch.arange(count, device="cpu")
-    # More bits than the result's show on which side of a border nearly every number is.
+    # With 30 more bits than the result, rounding is certain for nearly all elements.
     wanted = exact or terms * format_of(dtype).p + 30
     widths = [n for n in _WORKING if _WORKING[n][2] >= wanted and (exact or n > 1)]
     if not widths or count <= _FEW or not (_in_range(a) and _in_range(s)):

@@ -1,4 +1,4 @@
-"""Type promotion: what the operands of an operation become before it."""
+"""Promote the operands of an operation to one format and device."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mcf.kernels.formats import format_of
 
 
 def result_format(*operands: Any) -> tuple[torch.dtype, int]:
-    """The component dtype and the number of terms of an operation's result.
+    """Return the component dtype and the number of terms of an operation's result.
 
-    The dtype is `torch.promote_types` over the floating-point tensors among the operands, those of
-    0 dimensions included; the terms are the largest. Integer tensors and Python numbers have no
-    say. An operand never loses bits to another.
+    The dtype is `torch.promote_types` over the floating-point tensors among the operands, including
+    0-dimensional ones; the terms are the largest. Integer tensors and Python numbers do not take
+    part. No operand loses bits by promotion.
     """
     dtype: torch.dtype | None = None
     terms = 1
     for x in operands:
         if isinstance(x, MCFTensor):
-            # Not asked of the tensor: above autograd each question is a function of torch.
+            # Not `x.dtype`, which above autograd would call `__torch_function__`.
             own = x.__dict__
             terms, kind = max(terms, own["_terms"]), own["_c0"].dtype
             dtype = kind if dtype in (None, kind) else torch.promote_types(dtype, kind)
@@ -43,10 +43,10 @@ def result_format(*operands: Any) -> tuple[torch.dtype, int]:
 
 
 def operands(*values: Any) -> tuple[Components, ...]:
-    """The components of each operand in the result's dtype, as many as its value needs.
+    """Return the components of each operand in the result's dtype, as many as its value needs.
 
-    That is one component for a plain tensor, a number that is one, or a one-term expansion;
-    otherwise the number of terms of the result.
+    A plain float tensor, a one-term expansion, and a number that fits have one component; other
+    operands have as many as the result.
     """
     if _alike(values):
         return tuple(v.components for v in values)
@@ -72,41 +72,41 @@ def check_broadcast(groups: Sequence[Components]) -> None:
     try:
         torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # It has other words than operators have.
+        # Raise the message that operators have instead.
         broadcast(*(torch.empty(shape, device="meta") for shape in shapes))
         raise
 
 
 def common_device(*values: Any) -> torch.device:
-    """The device of a result: that of all tensors but those on the CPU without dimensions.
+    """Return the device of a result: that of all tensors except 0-dimensional ones on the CPU.
 
-    Errors are those that torch raises, no `TypeError`, which `==` would take for "not equal".
+    Errors have torch's type, not `TypeError`, which `==` would interpret as "not equal".
 
     Raises:
-        RuntimeError: tensors on two devices, or one that is sparse.
+        RuntimeError: for tensors on two devices, or a sparse tensor.
     """
     tensors = [v for v in values if isinstance(v, Tensor)]
     for v in tensors:
         if v.layout is not torch.strided:
             raise RuntimeError(
-                f"expansion tensors take dense operands, got one of layout {v.layout}; "
-                "v.to_dense() is the same tensor without it"
+                f"operands of expansion tensors must be dense, got layout {v.layout}; "
+                "x.to_dense() converts"
             )
     devices = {v.device: None for v in tensors if v.dim() or v.device.type != "cpu"}
     if len(devices) > 1:
         first, other, *_ = devices
         raise RuntimeError(
-            f"operands are on the devices {first} and {other}; bring one to the other's, "
-            "x.to(device): tensors with dimensions are not moved silently"
+            f"operands are on the devices {first} and {other}; move one by x.to(device), since "
+            "tensors with dimensions are not moved silently"
         )
     return next(iter(devices), tensors[0].device)
 
 
 def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.device) -> Components:
-    """A tensor's or a Python number's components in a format that holds its dtype.
+    """Return the components of a tensor or a Python number in a format that holds its dtype.
 
-    Integers and numbers that the format cannot hold become the nearest expansion. A tensor without
-    dimensions comes to the device, as in torch.
+    Integers and numbers that the format cannot hold are rounded to the nearest expansion. A
+    0-dimensional tensor is moved to the device, as in torch.
     """
     if isinstance(value, Tensor) and not value.dim() and value.device != device:
         value = value.to(device)
@@ -116,10 +116,10 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
             c = padded(c, terms)
         return c
     if isinstance(value, Tensor):
-        # `dispatch.torch_functions` provides for the gradient of a plain operand.
+        # `dispatch.torch_functions` handles the gradient of a plain operand.
         value = value.detach() if value.requires_grad else value
         if value.is_floating_point():
-            # Kernels read memory: what stands there, or nothing, would be taken for these values.
+            # Kernels read memory, which lacks the values of negative views and zero tensors.
             if value.is_neg():
                 value = value.resolve_neg()
             elif value._is_zerotensor():
@@ -133,7 +133,7 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
 
 
 def integer_components(value: Tensor) -> Components:
-    """An integer or bool tensor as float64 components, exactly."""
+    """Convert an integer or bool tensor to float64 components, exactly."""
     if value.is_complex():
         raise TypeError("expansion tensors are real, got a tensor of complex numbers")
     if value.dtype not in (torch.int64, torch.uint64):
@@ -150,13 +150,13 @@ def integer_components(value: Tensor) -> Components:
 
 
 def aligned(*values: Any) -> tuple[Components, ...]:
-    """The components of each operand in the result's format, all with as many as it has terms."""
+    """Return the components of each operand in the result's format, padded to its terms."""
     _, terms = result_format(*values)
     return tuple(padded(c, terms) for c in operands(*values))
 
 
 def exactly(value: Any, dtype: torch.dtype) -> bool:
-    """Whether up to four components of `dtype` hold the value for certain."""
+    """Return whether four components of `dtype` are certain to hold the value."""
     if isinstance(value, Tensor):
         return value.is_floating_point() or dtype in (torch.float32, torch.float64)
     if isinstance(value, float) and not math.isfinite(value):

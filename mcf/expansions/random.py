@@ -1,4 +1,4 @@
-"""Random expansions whose components all have random bits."""
+"""Draw random expansions with random bits in all components."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def uniform_components(
     device: Device,
     generator: torch.Generator | None,
 ) -> Components:
-    """Uniform in [0, 1): multiples of 2**-b, b = terms * p, or what the format's range allows."""
+    """Draw uniform multiples of 2**-b in [0, 1), b = terms * p or limited by the format's range."""
     bits = min(terms * fmt.p, fmt.p - 1 - fmt.emin)
     parts = []
     for low in range(0, bits, _CHUNK):
@@ -34,7 +34,7 @@ def uniform_components(
         k = torch.randint(0, 2**size, shape, generator=generator, device=device)
         parts.append(k.to(torch.float64) * 2.0 ** -(low + size))
     wide = operations.renormalize(parts, min(len(parts), MAX_TERMS))
-    # float64 parts stay normalised when the first is 0; then the format's own components.
+    # Renormalised as float64 first, also where the first part is 0; then converted to the format.
     return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
 
 
@@ -46,10 +46,10 @@ def rand(
     requires_grad: bool = False,
     generator: torch.Generator | None = None,
 ) -> MCFTensor:
-    """Uniform random numbers in [0, 1), with random bits in every component.
+    """Draw uniform random numbers in [0, 1), with random bits in every component.
 
     They are multiples of 2**-(terms * p), p the precision of the dtype (float16: of 2**-24, its
-    smallest number). Torch's seed and `generator` decide them; other arguments as `mcf.full`.
+    smallest number). Torch's seed or `generator` determines them; other arguments as `mcf.full`.
     """
     fmt = check_format(terms, dtype)
     components = uniform_components(shape_of(size), fmt, terms, device, generator)
@@ -63,7 +63,7 @@ def normal_components(
     device: Device,
     generator: torch.Generator | None,
 ) -> Components:
-    """Standard normal: float64 ones, with uniform digits below their last."""
+    """Draw standard normal numbers: float64 draws with uniform digits below their last."""
     first = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
     if terms * fmt.p <= 53:
         return convert((first,), fmt.dtype, terms)  # type: ignore[arg-type]
@@ -83,10 +83,10 @@ def randn(
     requires_grad: bool = False,
     generator: torch.Generator | None = None,
 ) -> MCFTensor:
-    """Standard normal random numbers, with random bits in every component.
+    """Draw standard normal random numbers, with random bits in every component.
 
     The distribution is that of `torch.randn` in float64; digits below float64's are uniform.
-    Torch's seed and `generator` decide them; other arguments as `mcf.full`.
+    Torch's seed or `generator` determines them; other arguments as `mcf.full`.
     """
     fmt = check_format(terms, dtype)
     components = normal_components(shape_of(size), fmt, terms, device, generator)
@@ -101,7 +101,7 @@ def rand_like(
     device: Device = None,
     **options: Any,
 ) -> MCFTensor:
-    """`mcf.rand` in the likeness of a tensor; a plain tensor has 2 terms."""
+    """Call `mcf.rand` with shape, format and device of a tensor; a plain tensor has 2 terms."""
     kind = _format(input, terms, dtype)
     return rand(tuple(input.shape), device=device or input.device, **kind, **options)
 
@@ -114,6 +114,6 @@ def randn_like(
     device: Device = None,
     **options: Any,
 ) -> MCFTensor:
-    """`mcf.randn` in the likeness of a tensor; a plain tensor has 2 terms."""
+    """Call `mcf.randn` with shape, format and device of a tensor; a plain tensor has 2 terms."""
     kind = _format(input, terms, dtype)
     return randn(tuple(input.shape), device=device or input.device, **kind, **options)

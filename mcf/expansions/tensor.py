@@ -1,4 +1,4 @@
-"""The expansion tensor: a torch tensor whose elements are sums of a few floats."""
+"""Define the expansion tensor: a torch tensor whose elements are sums of 1 to 4 floats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcf.expansions.dispatch.traced import check_followed, followed, skipped, tr
 from mcf.expansions.interchange.exports import Exports
 from mcf.kernels.components import Components as Components
 
-# The components of a tensor's `__dict__`, by their number.
+# Getters of the components from a tensor's `__dict__`, by number of components.
 COMPONENTS: dict[int, Callable[[dict[str, Any]], Components]] = {
     1: lambda own: (own["_c0"],),
     **{terms: itemgetter(*NAMES[:terms]) for terms in range(2, MAX_TERMS + 1)},
@@ -28,7 +28,7 @@ COMPONENTS: dict[int, Callable[[dict[str, Any]], Components]] = {
 
 @functools.cache
 def _operators() -> str:
-    """A hash of the names of our operators: graphs that another version cached call its own."""
+    """Return a hash of our operators' names, since graphs cached by another version call others."""
     names = (n for n in torch._C._dispatch_get_all_op_names() if n.startswith("mcf::"))
     return hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:16]
 
@@ -36,16 +36,16 @@ def _operators() -> str:
 class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
     """A tensor of expansions x = c[0] + c[1] + ..., 1 to 4 components, largest first.
 
-    Made by `mcf.tensor`, `mcf.from_components` and the other functions that create tensors. It has
-    a torch tensor's shape, device, layout, autograd and methods; `dtype` is that of the components.
-    What is not supported raises `UnsupportedError`, which names the function.
+    Create one by `mcf.tensor`, `mcf.from_components` or a factory. It has a torch tensor's shape,
+    device, layout, autograd and methods; `dtype` is that of the components. An unsupported function
+    raises `UnsupportedError`, which names it.
 
-    The type itself imports no operation: operators, conversions, pickling, printing and what it
-    does for each function of torch are in rooms that import it, and register with it
+    The type imports no operation. Modules with operators, conversions, pickling, printing and
+    implementations of torch functions import the type, and register with it
     (`mcf.expansions.dispatch.registry`, `method`).
 
     Attributes:
-        components: the tuple of component tensors; they share memory with the tensor.
+        components: the tuple of component tensors, which share memory with the tensor.
         terms: the number of components.
     """
 
@@ -53,44 +53,43 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
 
     @staticmethod
     def __new__(cls, components: Sequence[Tensor], requires_grad: bool = False) -> MCFTensor:
-        """The tensor of components that are normalised; it shares their memory.
+        """Create the tensor of normalised components, whose memory it shares.
 
-        `mcf.from_components` normalises, broadcasts and has a derivative. That components are
-        normalised, |x[k + 1]| <= ulp(x[k]) / 2, is not checked: of others, such as (1, 2), some
-        functions (`abs`, `amax`, `exp`, `norm`) go by the first component and some (comparisons,
-        `sort`, conversions, printing) by the sum.
+        `mcf.from_components` normalises, broadcasts and has a derivative. This constructor does not
+        check that |x[k + 1]| <= ulp(x[k]) / 2. Of unnormalised components, such as (1, 2), some
+        functions (`abs`, `amax`, `exp`, `norm`) use the first and some (comparisons, `sort`,
+        conversions, printing) the sum.
 
         Args:
-            cls: this type or one of its own.
+            cls: this type or a subclass.
             components: 1 to 4 plain dense tensors of one dtype (bfloat16, float16, float32,
                 float64), device, shape and strides.
-            requires_grad: whether autograd records what is done with the tensor.
+            requires_grad: whether autograd records operations on the tensor.
 
         Raises:
             TypeError: for other types, dtypes or layouts, mixed dtypes or devices.
             ValueError: for another number of components, mixed shapes or strides, components
-                that lie in the same memory or require grad.
+                that overlap in memory or require grad.
         """
         if not isinstance(requires_grad, bool):
             raise TypeError(f"requires_grad must be a bool, got {type(requires_grad).__name__}")
-        # Through tensors of its own: what is done to the given ones' sizes does not reach it.
+        # Aliases, so that resizing the input tensors does not affect this one.
         own = [torch.ops.aten.alias.default(c) for c in check_components(components)]
         return maker()(own, requires_grad=requires_grad, cls=cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED:
             raise AttributeError(
-                f"{name} of an expansion tensor is not to be set; write to x.components, or set "
-                "x.data"
+                f"{name} of an expansion tensor cannot be set; write to x.components, or set x.data"
             )
-        # All of them at once, by torch.utils.swap_tensors or by a file.
+        # torch.utils.swap_tensors and files set all attributes at once.
         super().__setattr__(name, check_dict(value) if name == "__dict__" else value)
 
     @property
     def components(self) -> Components:
         """The components, largest first: plain tensors that share memory with this one.
 
-        They are cut off from the graph. Writing to them must keep them nonoverlapping.
+        They are detached from autograd's graph. Writes to them must leave them normalised.
         """
         if torch.compiler.is_dynamo_compiling() or (_dispatch_modes() and followed([self])):
             return traced_components(self)
@@ -106,7 +105,8 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
         return list(NAMES[: self._terms]), self._terms
 
     def _stable_hash_for_caching(self) -> str:
-        # All that torch's cache of compiled graphs knows of the tensor; components are alike.
+        # torch's cache of compiled graphs knows the tensor by this text alone. All components have
+        # the layout of the first.
         first = self._c0  # type: ignore[attr-defined]
         return (
             f"mcf.MCFTensor {_operators()} {self._terms} {self.dtype} {self.device} "
@@ -120,7 +120,7 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
     ) -> MCFTensor:
         components = [inner_tensors[name] for name in NAMES[:meta]]
         sizes = [*outer_size, *outer_stride, *(n for c in components for n in c.shape)]
-        # Sizes that are being traced have no values to compare.
+        # Symbolic sizes have no values to compare.
         if all(type(n) is int for n in sizes):
             check_components(components, "inner_tensors")
             if tuple(outer_size) != tuple(components[0].shape):
@@ -146,19 +146,19 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
         return implementation(*args, **kwargs) if kwargs else implementation(*args)
 
     if TYPE_CHECKING:
-        # Of `mcf.expansions.conversion`.
+        # Defined in `mcf.expansions.conversion`.
         def to(self, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
-            """As `torch.Tensor.to`, and to another number of components."""
+            """Convert as `torch.Tensor.to`, also to another number of components."""
 
         def to_plain(self, dtype: torch.dtype | None = None) -> Tensor:
-            """One plain tensor of a dtype (that of the components by default)."""
+            """Convert to one plain tensor of a dtype (by default that of the components)."""
 
 
 skipped(MCFTensor.__torch_dispatch__.__func__)  # type: ignore[attr-defined]
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function a method of the tensor: of a room that imports the type, by its own name."""
+    """Make a function of another module a method of the tensor, under its own name."""
     setattr(MCFTensor, function.__name__, function)
     return function
 
@@ -175,7 +175,7 @@ def made(
     requires_grad: bool = False,
     cls: type[MCFTensor] = MCFTensor,
 ) -> MCFTensor:
-    """The tensor of components that are alike."""
+    """Create the tensor of components of one layout, dtype and device."""
     first = components[0]
     tensor: MCFTensor = _wrapper(
         cls,
@@ -191,7 +191,7 @@ def made(
 
 
 def hold(own: dict[str, Any], components: Sequence[Tensor]) -> None:
-    """Write components into a tensor's `__dict__`; two of them, as most have, in a third of it."""
+    """Write components into a tensor's `__dict__`; two, the usual number, by a faster path."""
     if len(components) == 2:
         own["_terms"] = 2
         own["_c0"], own["_c1"] = components
@@ -203,9 +203,9 @@ def hold(own: dict[str, Any], components: Sequence[Tensor]) -> None:
 def fresh(
     components: Sequence[Tensor], size: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> MCFTensor:
-    """The tensor of new components, contiguous and each alone in its memory, of which this is so.
+    """Create the tensor of new, contiguous components of known size, dtype and device.
 
-    The same as `made`, which would ask the first one.
+    This is faster than `made`, which reads them from the first component.
     """
     tensor: MCFTensor = _wrapper(MCFTensor, size, dtype=dtype, device=device)
     own = tensor.__dict__
@@ -221,18 +221,18 @@ _made_untraced = torch._disable_dynamo(made)  # type: ignore[attr-defined]
 
 
 def maker() -> Callable[..., MCFTensor]:
-    """What makes a tensor as `made` does; torch.compile does not look into it."""
-    # Elsewhere `_made_untraced` would import torch._dynamo, a second of work, for nothing.
+    """Return `made`, or under torch.compile a version that it does not trace."""
+    # Outside torch.compile `_made_untraced` would import torch._dynamo, about 1 s of work.
     return _made_untraced if torch.compiler.is_compiling() else made
 
 
 def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Plain tensors expanded to one shape."""
+    """Expand plain tensors to one shape."""
     return tuple(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
 
 
 def wrap(components: Sequence[Tensor]) -> MCFTensor:
-    """The tensor of normalised components of one dtype, device and shape, which it shares."""
+    """Create the tensor that shares normalised components of one dtype, device and shape."""
     stride = components[0].stride()
     for c in components[1:]:
         if c.stride() != stride:

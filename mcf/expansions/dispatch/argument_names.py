@@ -1,7 +1,7 @@
-"""Arguments by torch's names, for what stands in the place of its functions.
+"""Map keyword arguments of torch functions to the parameters of implementations.
 
-Implementations call their arguments what their formulas do. What torch's own function calls the
-argument at a place is asked for once, of its schemas, when a call has a name that is not known.
+Implementations name their parameters as their formulas do. When a call has an unknown keyword, its
+position in torch's own function is read from torch's schemas and cached.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-# What torch's functions take as well, for NumPy's sake.
+# NumPy's aliases of torch's argument names.
 _ALSO = {"input": ("x", "a", "x1"), "other": ("x2",)}
 
 
 def by_place(
     func: Any, implementation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of torch's function for its implementation.
+    """Return the arguments with keywords renamed to the implementation's parameters.
 
-    Those that the implementation does not know by name, and torch does, get its own name for their
-    place; what neither knows is left for the implementation to refuse.
+    A keyword that only torch knows is renamed to the parameter at the same position. The
+    implementation refuses keywords that neither knows.
     """
     names, known = _parameters(implementation)
     if kwargs.keys() <= known:
@@ -42,7 +42,7 @@ def by_place(
 
 @functools.cache
 def _parameters(implementation: Callable[..., Any]) -> tuple[list[str], frozenset[str]]:
-    """The names of arguments by place, in their order, and all names."""
+    """Return the names of positional parameters in order, and all names."""
     found = inspect.signature(implementation).parameters.values()
     names = [p.name for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
     return names, frozenset([*names, *(p.name for p in found if p.kind is p.KEYWORD_ONLY)])
@@ -50,11 +50,11 @@ def _parameters(implementation: Callable[..., Any]) -> tuple[list[str], frozense
 
 @functools.cache
 def _places(func: Any) -> dict[str, int]:
-    """The places that torch's function has for its arguments' names."""
+    """Return the position of each argument name of a torch function."""
     if isinstance(func, FunctionType):
         return {name: at for at, name in enumerate(inspect.signature(func).parameters)}
     name = getattr(func, "__name__", "")
-    # A method is called of its first argument.
+    # A method has no name for its first argument, `self`.
     first = "" if hasattr(func, "__objclass__") else "input"
     found: dict[str, int] = {}
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):

@@ -1,4 +1,4 @@
-"""Whether anybody but the caller sees what is done with tensors."""
+"""Detect autograd, dispatch modes and transforms that observe operations on tensors."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from mcf.expansions.tensor import MCFTensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Whether a transform of torch.func runs: its tensors have the type of plain ones.
+# The innermost level of torch.func's transforms, or None. Their tensors have the type of plain
+# ones.
 functorch = torch._C._functorch.maybe_current_level
 modes = torch._C._len_torch_dispatch_stack
 _duals = torch.autograd.forward_ad
 
 
 def watched() -> bool:
-    """Whether a mode or a transform looks at what is done, for which no number may decide it."""
+    """Return whether a mode or a transform is active: then values must not decide control flow."""
     return bool(modes()) or functorch() is not None
 
 
 def unseen(x: Tensor) -> bool:
-    """Whether no number of a tensor may decide what is done, or there is none to look at."""
+    """Return whether values of a tensor must not decide control flow, or it has none (meta)."""
     return watched() or x.device.type == "meta"
 
 
-# What runs a function under torch.func.grad, vjp, jvp and what is made of these.
+# The functions of torch.func that run a user's function under grad, vjp or jvp.
 FORWARD = frozenset({"_jvp_with_argnums"})
 PULLED = frozenset({"_vjp_with_argnums"})
 DERIVATIVES = FORWARD | PULLED | {"grad_and_value_impl"}
-# And under torch.func.vmap.
+# The function that runs a user's function under torch.func.vmap.
 MAPPED = frozenset({"_flat_vmap"})
 _ROOMS = ("eager_transforms.py", "vmap.py")
 
 
 def transformed(names: frozenset[str] = DERIVATIVES, times: int = 1) -> bool:
-    """Whether a caller is torch.func's derivative of a function, or one of those by name.
+    """Return whether the call stack contains functions of torch.func.
 
-    An operator is told nothing of it: its tensors have been unwrapped, the stack of transforms is
-    that of what they hold. So the callers are looked at, which takes microseconds.
+    An operator below the transform cannot tell otherwise: its tensors have been unwrapped, and the
+    stack of transforms is that of their contents. Walking the call stack takes microseconds.
 
     Args:
-        names: what runs functions in torch.func.
-        times: how many of them there have to be.
+        names: names of functions in torch.func; by default those that run derivatives.
+        times: how many of them the stack must contain.
     """
     frame = sys._getframe(1).f_back
     while frame is not None:
@@ -65,7 +66,8 @@ def transformed(names: frozenset[str] = DERIVATIVES, times: int = 1) -> bool:
     return False
 
 
-# What a graph of torch.compile calls where it enters a transform, and what runs that elsewhere.
+# Functions by which a graph of torch.compile enters a transform -> functions that run it in eager
+# mode.
 _ENTRIES = {
     "_grad_increment_nesting": PULLED | {"grad_and_value_impl"},
     "_jvp_increment_nesting": FORWARD,
@@ -74,7 +76,7 @@ _ENTRIES = {
 
 
 def _of_graph(frame: Any) -> list[str]:
-    """The transforms that a graph enters, where a frame runs one: its code, or node by node."""
+    """Return the transforms that a graph enters, if a frame runs one: generated or interpreted."""
     code = frame.f_code
     if code.co_filename.startswith("<eval_with_key>"):
         return [name for name in code.co_names if name in _ENTRIES]
@@ -86,9 +88,9 @@ def _of_graph(frame: Any) -> list[str]:
 
 
 def pulling() -> bool:
-    """Whether the innermost transform's function is done and its derivative is being made.
+    """Return whether the innermost transform has run its function and now computes its derivative.
 
-    What is computed then has derivatives for transforms around it alone.
+    Only enclosing transforms differentiate operations that run then.
     """
     frame = sys._getframe(1).f_back
     while frame is not None:
@@ -105,11 +107,12 @@ def pulling() -> bool:
 
 
 def recorded(x: Any, asked: bool = True) -> bool:
-    """Whether autograd, a mode, a transform or torch.compile sees what is done with a tensor.
+    """Return whether autograd, a mode, a transform or torch.compile observes a tensor.
 
     Args:
         x: the tensor.
-        asked: whether its type is asked about functions of torch, which takes time.
+        asked: whether `__torch_function__` is active, so that reading `x.requires_grad` has to
+            disable it first (slower).
     """
     if torch.compiler.is_compiling() or type(x) is not MCFTensor:
         return True
@@ -121,7 +124,7 @@ def recorded(x: Any, asked: bool = True) -> bool:
 
 
 def unmapped(function: Function) -> Function:
-    """A function that inside a transform computes what no transform maps as outside of it."""
+    """Make a function leave active transforms when none of its arguments belongs to one."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -133,13 +136,13 @@ def unmapped(function: Function) -> Function:
 
 
 def outside(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function's result with the stack of transforms put aside."""
+    """Call a function with the stack of transforms cleared."""
     with temporarily_clear_interpreter_stack():
         return function(*args, **kwargs)
 
 
 def mapped(values: Any) -> bool:
-    """Whether some value is a tensor of a transform of torch.func, or holds one."""
+    """Return whether a value is, or contains, a tensor of a torch.func transform."""
     if isinstance(values, Tensor):
         return _is_mapped(values)
     if isinstance(values, dict):
@@ -150,12 +153,12 @@ def mapped(values: Any) -> bool:
 _is_mapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-# Without it a tensor's every attribute is a function of torch that its type is asked about.
+# Disables `__torch_function__`, which otherwise runs for every attribute of a tensor.
 _unasked = torch._C.DisableTorchFunctionSubclass
 
 
 def differentiated(values: Iterable[Any]) -> bool:
-    """Whether autograd records what is done with one of some values."""
+    """Return whether autograd records operations on one of the values."""
     if not torch.is_grad_enabled():
         return False
     with _unasked():
@@ -166,17 +169,17 @@ def differentiated(values: Iterable[Any]) -> bool:
 
 
 def pulled_back(values: Iterable[Any]) -> bool:
-    """Return whether reverse-mode derivatives alone are recorded of one of some values."""
+    """Return whether autograd records one of the values, in reverse mode only."""
     return _duals._current_level < 0 and differentiated(values)
 
 
 def kept(x: Any, written: bool) -> Any:
-    """What derivatives of a function of x may keep: a copy where it is recorded and written to."""
+    """Return x for a derivative to save: a copy if it is recorded and will be overwritten."""
     return x.clone() if written and differentiated((x,)) else x
 
 
 def writable(target: Tensor) -> bool:
-    """Whether a tensor can be written to above autograd, but for what `written` has to say."""
+    """Return whether a tensor can be written to above autograd, followed by a call of `written`."""
     if torch.compiler.is_compiling() or _duals._current_level >= 0:
         return False
     with _unasked():
@@ -184,7 +187,7 @@ def writable(target: Tensor) -> bool:
 
 
 def written(target: Tensor) -> None:
-    """Count a change of a tensor, which autograd may have kept."""
+    """Increment the version of a tensor, which autograd may have saved."""
     _increment([target])
 
 

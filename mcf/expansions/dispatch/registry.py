@@ -1,7 +1,7 @@
-"""What expansion tensors do for each function of torch, in two tables that the rooms register in.
+"""Tables of implementations of torch functions and aten operators for expansion tensors.
 
-Above autograd a function of torch is known by itself, `torch.exp` or `torch.Tensor.exp`; most have
-no entry there and reach the operators below autograd, `torch.ops.aten.exp.default`, whose
+Above autograd the key is the torch function, `torch.exp` or `torch.Tensor.exp`. Most functions have
+no entry there: they reach the operators below autograd, `torch.ops.aten.exp.default`, whose
 derivatives are torch's.
 """
 
@@ -17,25 +17,27 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
-# Functions of torch -> what is called in their place, above autograd.
+# Torch functions -> their replacements above autograd.
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
-# Operators -> what computes them, below autograd: those that give new tensors ...
+# Operators that return new tensors -> their implementations below autograd.
 OPERATORS: dict[OpOverload, Callable[..., Any]] = {}
-# ... and those whose results are an argument, or share memory with one.
+# Operators whose results are an argument, or share memory with one -> their implementations.
 ALIASING: dict[OpOverload, Callable[..., Any]] = {}
-# Functions with `out=` that no operator of one result does -> what computes and writes them.
+# Functions with `out=` that are not one operator with one result -> functions that compute and
+# write the results.
 INTO: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
-# Functions of torch that view -> what is called of them without a question, with arguments by
-# position; it returns NotImplemented for what is no view.
+# Torch functions that return views -> fast implementations with positional arguments, which return
+# NotImplemented for arguments that give no view.
 VIEWS: dict[Any, Callable[..., Any]] = {}
-# What may know an operator that is in neither: functions of it, its arguments and those by name.
+# Functions of an operator, its arguments and keywords, tried for operators in neither table. They
+# return NotImplemented for operators that they do not know.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
 def forms(name: str) -> list[Any]:
-    """The function and the method of a name, where torch has them."""
-    rooms = (torch, Tensor)
-    return [getattr(room, name) for room in rooms if hasattr(room, name)]
+    """Return the function and the method of a name, as far as torch has them."""
+    owners = (torch, Tensor)
+    return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
 
 
 def implements(*names: Any) -> Callable[[Implementation], Implementation]:
@@ -43,12 +45,12 @@ def implements(*names: Any) -> Callable[[Implementation], Implementation]:
 
     Args:
         *names: functions and methods such as `torch.exp` and `torch.Tensor.exp`, above autograd:
-            what is called in their place is differentiable, being written in functions that are.
+            the replacement must be differentiable, being composed of differentiable functions.
             Overloads such as `torch.ops.aten.exp.default`, below autograd: in-place and `out=`
-            forms follow from them by themselves.
+            forms are derived from them.
 
-    The function gets the arguments of what it stands for. Any tensor among them may be an
-    `MCFTensor` or a plain one; below autograd numbers are Python's.
+    The implementation gets the arguments of the function that it replaces. Any tensor among them
+    may be an `MCFTensor` or plain; below autograd, numbers are Python numbers.
     """
 
     def register(implementation: Implementation) -> Implementation:
@@ -58,9 +60,9 @@ def implements(*names: Any) -> Callable[[Implementation], Implementation]:
                 table = FUNCTIONS
             else:
                 table = ALIASING if name.is_view or is_in_place(name) else OPERATORS
-            # Some functions have two names; two functions of one name are a mistake.
+            # Aliases may be one object; two different implementations are a mistake.
             if table.setdefault(name, implementation) is not implementation:
-                raise ValueError(f"{name} has an implementation already, {table[name]}")
+                raise ValueError(f"{name} already has the implementation {table[name]}")
         return implementation
 
     return register
@@ -71,19 +73,19 @@ class UnsupportedError(NotImplementedError):
 
 
 def readable(func: OpOverload) -> str:
-    """The operator's name as users know it: `torch.index_add (aten.index_add.default)`."""
+    """Return an operator's name for users: `torch.index_add (aten.index_add.default)`."""
     namespace, name = func._schema.name.split("::")
     family = "torch" if namespace == "aten" else f"torch.ops.{namespace}"
     return f"{family}.{name} ({namespace}.{name}.{func._overloadname})"
 
 
 def unsupported(func: OpOverload) -> UnsupportedError:
-    """The error for an operator that expansion tensors do not have."""
+    """Return the error for an operator without an implementation."""
     name = func._schema.name.split("::")[1]
     if any(form in FUNCTIONS for form in forms(name)):
         return UnsupportedError(
             f"{readable(func)} is not supported on mcf.MCFTensor inside a transform of torch.func "
-            f"or from another operator; torch.{name} called of expansion tensors outside is, with "
+            f"or from another operator; call torch.{name} on expansion tensors outside, with "
             "derivatives by backward and torch.autograd.grad"
         )
     return UnsupportedError(
@@ -93,7 +95,7 @@ def unsupported(func: OpOverload) -> UnsupportedError:
 
 
 def is_in_place(func: OpOverload) -> bool:
-    """Whether an operator writes to its first argument and returns it."""
+    """Return whether an operator writes to its first argument and returns it."""
     name = func._schema.name
     return name.endswith("_") and not name.endswith("__") and func._schema.is_mutable
 

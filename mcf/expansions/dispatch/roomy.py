@@ -1,13 +1,12 @@
-"""Float16 where squares and sums leave its range and results do not.
+"""Compute in float32 components where float16 intermediates leave the range and results do not.
 
-A square of a float16 overflows from 2^8 on and has no bits below 2^-12, a sum of four numbers may
-overflow from 2^14 on, and the usual eps of norms, 1e-5, has 8 bits. So norms, means of windows and
-attention of float16 components compute with components of float32, as many of them, and round their
-results once. Torch does so of plain tensors of float16.
+A square of a float16 overflows from 2^8 on and underflows below 2^-12. A sum of four numbers may
+overflow from 2^14 on. The default eps of norms, 1e-5, has only 8 bits in float16. So norms, means
+of windows and attention of float16 expansions use as many float32 components and round once. Torch
+does the same for plain float16 tensors.
 
-Functions in `ROOMY_DERIVATIVES` have values that one kernel computes, and only their derivatives
-leave the range. Their values stay as they are; the derivatives are computed with components of
-float32 and rounded once.
+One kernel computes the values of functions in `ROOMY_DERIVATIVES`; only their derivatives leave the
+range. The derivatives are computed with float32 components and rounded once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from mcf.expansions.promotion import result_format
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import FP16
 
-# Functions whose derivatives have quotients, powers or long products.
+# Functions whose derivatives contain quotients, powers or long products.
 _DIVISIONS = {"div", "divide", "true_divide", "__truediv__", "__div__"}
 _NAMES = _DIVISIONS | {
     "__pow__", "__rdiv__", "__rpow__", "__rtruediv__", "acos", "acosh", "addcdiv", "angle",
@@ -35,7 +34,7 @@ _NAMES = _DIVISIONS | {
     "modified_bessel_k1", "ndtri", "pow", "prod", "reciprocal", "rsqrt", "sinc",
     "spherical_bessel_j0", "sqrt", "tan", "xlog1py", "xlogy",
 }  # fmt: skip
-# Functions of matrices: their derivatives are products of several.
+# Functions of matrices, whose derivatives are products of several matrices.
 _MATRICES = {
     "cholesky_inverse", "cholesky_solve", "householder_product", "inv", "inverse", "lstsq",
     "lu_solve", "matrix_exp", "matrix_power", "orgqr", "pinv", "pinverse", "solve",
@@ -46,18 +45,18 @@ _TOLERANCES = {"atol", "rtol", "rcond"}
 
 
 def roomy(x: Any) -> Any:
-    """x, with components of float32 in the place of float16."""
+    """Return x, converted to float32 components if they are float16."""
     return x.to(torch.float32) if x.dtype is torch.float16 else x
 
 
 def fitted(result: Any, *given: Any) -> Any:
-    """A result in the format that belongs to what was given, of which None counts nothing."""
+    """Convert a result to the promoted format of the operands; None operands do not count."""
     dtype, _ = result_format(*(x for x in given if x is not None))
     return result if result.dtype is dtype else result.to(dtype)
 
 
 class _Valued(torch.autograd.Function):
-    """A value, with the derivative of another computation of the same function."""
+    """Return a value with the derivative of another computation of the same function."""
 
     @staticmethod
     def forward(ctx: Any, value: Any, computed: Any) -> Any:
@@ -69,20 +68,20 @@ class _Valued(torch.autograd.Function):
 
 
 def _is_narrow(x: Any) -> bool:
-    # Not asked of the tensor: above autograd that would be a function of torch.
+    # Not `x.dtype`, which above autograd would call `__torch_function__`.
     return isinstance(x, MCFTensor) and x.__dict__["_c0"].dtype is torch.float16
 
 
 def needs_room(func: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether derivatives of a function in `ROOMY_DERIVATIVES` are to be roomy.
+    """Return whether a function in `ROOMY_DERIVATIVES` needs float32 derivatives.
 
-    They are where autograd records a float16 expansion. Forward-mode derivatives stay as they are.
+    It does if autograd records a float16 expansion. Forward-mode derivatives stay in float16.
     """
     flat = [y for x in args for y in (x if isinstance(x, (list, tuple)) else (x,))]
     narrow = [x for x in flat if _is_narrow(x)]
     if not narrow or _duals._current_level >= 0 or not differentiated(narrow):
         return False
-    # A quotient by a number has that number's reciprocal as its derivative.
+    # The derivative of x / number is the number's reciprocal, which stays in range.
     constant = len(args) > 1 and not isinstance(args[1], Tensor)
     return not (constant and ROOMY_DERIVATIVES[func] in _DIVISIONS)
 
@@ -90,10 +89,10 @@ def needs_room(func: Any, args: tuple[Any, ...]) -> bool:
 def with_room(
     call: Callable[..., Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Compute a function as without derivatives, and its derivatives with float32 components."""
+    """Compute a function in its own format, and its derivatives with float32 components."""
     name = func.__name__
     if name.endswith("_") and not name.endswith("__"):
-        # The derivatives need the number that is overwritten.
+        # The derivatives need the values that are overwritten.
         target, *rest = args
         own = getattr(Tensor, name.removeprefix("special_").removesuffix("_"))
         return target.copy_(with_room(call, own, (target.clone(), *rest), kwargs))
@@ -106,7 +105,7 @@ def with_room(
         return x.to(torch.float32) if _is_narrow(x) else x
 
     if ROOMY_DERIVATIVES[func] == "pinv" and len(args) == 1 and not _TOLERANCES & kwargs.keys():
-        # The rank is that of the value.
+        # The derivative must use the same rank as the value.
         x = args[0]
         kwargs = kwargs | {"rtol": max(x.shape[-2:]) * 2 * float(FP16.u**x.terms)}
     computed = call(func, tuple(map(wide, args)), {k: wide(v) for k, v in kwargs.items()})

@@ -1,8 +1,8 @@
-"""Operators whose derivatives under torch.func would be rounded to double precision: they say so.
+"""Refuse derivatives that torch.func would round to double precision.
 
-Above autograd these functions have derivatives of ours. A transform of torch.func takes torch's,
-whose constants are doubles (1 / log(2), 2 / sqrt(pi), 2 / (count - 1)) or which cancel, and nothing
-of that is seen where the operators are computed: only who calls.
+Above autograd these functions have derivatives of our own. A transform of torch.func uses torch's,
+whose constants are doubles (1 / log(2), 2 / sqrt(pi), 2 / (count - 1)) or which cancel. The
+operators can only detect this from the call stack.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcf.kernels.formats import format_of
 
 aten = torch.ops.aten
 
-# The bits of the constants.
+# Precision of torch's constants, in bits.
 _DOUBLE = 53
 
 
@@ -40,7 +40,7 @@ def _refused(
             if transformed(callers):
                 raise UnsupportedError(
                     f"{readable(func)} of {x.terms} components of {x.dtype} under {where}: torch's "
-                    f"derivative {why}; use backward or torch.autograd.grad, which have all "
+                    f"derivative {why}; use backward or torch.autograd.grad, which compute all "
                     "components"
                 )
         return implementation(x, *args, **kwargs)
@@ -66,12 +66,12 @@ _NUMBERS = (int, float)
 
 
 def _exact(x: float, y: float) -> bool:
-    """Whether the difference of two doubles is one."""
+    """Return whether the difference of two doubles is exact."""
     return not math.isfinite(x - y) or Fraction(x - y) == Fraction(x) - Fraction(y)
 
 
 def _plain(x: Any) -> bool:
-    """Whether a tensor is plain and of floats: what torch makes of it alone is of its precision."""
+    """Return whether x is a plain float tensor: torch computes with it in its own precision."""
     return isinstance(x, Tensor) and not isinstance(x, MCFTensor) and x.is_floating_point()
 
 
@@ -95,7 +95,7 @@ def _of_lerps(x: Any, end: Any, weight: Any) -> str | None:
 
 
 def _of_products(x: Any, a: Any, b: Any, *, value: Any = 1) -> str | None:
-    # A power of two rounds nothing.
+    # A product with a power of two is exact.
     if (_plain(a) or _plain(b)) and abs(math.frexp(value)[0]) not in (0.0, 0.5):
         return "a plain tensor times value"
     return None
@@ -110,23 +110,23 @@ def _of_angles(x: Any, y: Any) -> str | None:
 
 
 def _refused_where(func: Any, rounded: Callable[..., str | None]) -> None:
-    """Refuse a derivative in which torch rounds a number or a plain tensor, before it gets here.
+    """Refuse a derivative in which torch rounds a number or a plain tensor above the operator.
 
     Args:
         func: the operator.
-        rounded: of its arguments, what would be rounded.
+        rounded: function of its arguments that names the rounded quantity, or returns None.
     """
     implementation = OPERATORS[func]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if transformed() and wide(*args):
-            # A derivative's own operators have derivatives only in those of a higher order.
+            # While a derivative is computed, only an enclosing transform differentiates again.
             what = rounded(*args, **kwargs) if transformed(times=1 + pulling()) else None
             if what is not None:
                 raise UnsupportedError(
                     f"{readable(func)} under torch.func.grad, vjp or jvp: in torch's derivative "
-                    f"{what} is rounded to double precision; give an expansion tensor in its "
-                    "place, or use backward or torch.autograd.grad, which have all components"
+                    f"{what} is rounded to double precision; pass an expansion tensor "
+                    "instead, or use backward or torch.autograd.grad, which compute all components"
                 )
         return implementation(*args, **kwargs)
 

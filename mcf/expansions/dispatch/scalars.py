@@ -1,4 +1,4 @@
-"""What Python makes of one number: float, int, bool, floor, round; and its size in memory."""
+"""Convert tensors of one element to Python numbers: float, int, bool, floor, round."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from mcf.expansions.dispatch.registry import UnsupportedError
 
 
 def one(x: Any, what: str) -> Fraction | float:
-    """The value of a tensor of one element, exactly; infinities, NaN and -0 as floats."""
+    """Return the exact value of a tensor of one element; infinities, NaN and -0 as floats."""
     if x.numel() != 1:
         raise RuntimeError(f"{what} needs a tensor of one element, got {x.numel()}")
     return export.fractions([c.reshape(-1) for c in x.components])[0]
 
 
 def _inside_torch_tensor() -> bool:
-    """Whether torch is reading the elements of a list: it has switched dispatch to us off."""
+    """Return whether torch reads the elements of a list, with the Python dispatch key excluded."""
     excluded: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
     return excluded
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]
 def _item_untraced(x: Any) -> float:
-    """The same, of which numbers decide: a graph ends before it."""
+    """Return `Numbers.item` outside a graph of torch.compile, since it depends on values."""
     return Numbers.item(x)
 
 
 class Numbers:
-    """A tensor of one element as a number of Python's.
+    """Conversions of a tensor of one element to a Python number.
 
-    `float` and `item` round once to nearest, as they do for Fraction and Decimal; everything else
-    is exact.
+    `float` and `item` round once to nearest, as for Fraction and Decimal; the others are exact.
     """
 
     def item(self: Any) -> float:
-        """The Python float nearest to the value; `to_fractions` is exact."""
+        """Return the Python float nearest to the value; `to_fractions` is exact."""
         if torch.compiler.is_dynamo_compiling():
             return _item_untraced(self)
         parts = self.components
@@ -67,7 +66,7 @@ class Numbers:
 
     def __bool__(self: Any) -> bool:
         first = self.components[0]
-        # Of zero and of NaN it is the value.
+        # The first component is 0 or NaN exactly when the value is.
         return bool((first.item() if first.numel() == 1 else one(self, "bool()")) != 0)
 
     def __int__(self: Any) -> int:
@@ -83,13 +82,13 @@ class Numbers:
         return math.ceil(one(self, "ceil()"))
 
     def __round__(self: Any, digits: int | None = None) -> Any:
-        """The nearest integer, ties to even; with `digits` a tensor, as `torch.round`."""
+        """Return the nearest integer, ties to even; with `digits` a tensor, as `torch.round`."""
         if digits is None:
             return round(one(self, "round()"))
         return torch.round(self, decimals=digits)
 
     def as_integer_ratio(self: Any) -> tuple[int, int]:
-        """Two integers whose quotient is the value of one element, as `float` has it."""
+        """Return two integers whose quotient is the exact value, as `float.as_integer_ratio`."""
         return one(self, "as_integer_ratio()").as_integer_ratio()
 
     def __divmod__(self: Any, other: Any) -> tuple[Any, Any]:
@@ -99,10 +98,10 @@ class Numbers:
         return other // self, other % self
 
     def __contains__(self: Any, element: Any) -> bool:
-        """Whether some element has the value."""
+        """Return whether some element equals `element`."""
         found = self == element
         if not isinstance(found, torch.Tensor):
-            # Python's answer for what is neither; torch raises this for it too.
+            # `==` has returned a bool for an unsupported type; torch raises this error too.
             raise RuntimeError(
                 "Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
                 f"{type(element)}."
@@ -110,12 +109,12 @@ class Numbers:
         return bool(found.any())
 
     def element_size(self: Any) -> int:
-        """Bytes of one element: of all its components."""
+        """Return the bytes of one element, the sum over its components."""
         return sum(c.element_size() for c in self.components)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element: of all its components."""
+        """Bytes of one element, the sum over its components."""
         return self.element_size()
 
     @property

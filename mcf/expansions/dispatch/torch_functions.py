@@ -1,7 +1,7 @@
-"""Above autograd: how a function of torch is called on expansion tensors.
+"""Call torch functions on expansion tensors, above autograd.
 
-Most functions need nothing here but their own arguments: they reach the operators that expansion
-tensors have, and their derivatives are torch's, computed by those operators.
+Most functions pass through unchanged: they reach the registered operators, and torch computes their
+derivatives with these operators.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mcf.expansions.dispatch.traced import check_exported, skipped
 from mcf.expansions.dispatch.widening import BOUNDED, WIDENED, bounded, widened
 from mcf.expansions.tensor import MCFTensor
 
-# Whether any device's autocast is on.
+# Returns whether autocast is on for any device.
 _autocast = torch._C._is_any_autocast_enabled
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A torch function, some argument of which is an expansion tensor.
+    """Call a torch function with an expansion tensor among its arguments.
 
-    Autocast, which would round to fewer components, has no say in it.
+    Autocast is disabled, since it would round to fewer components.
     """
     if _autocast():
         for device in ("cpu", "cuda"):
@@ -56,7 +56,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in ROOMY_DERIVATIVES and needs_room(func, args):
         return with_room(call, func, args, kwargs)
     replacement = FUNCTIONS.get(func)
-    # With out= there is no derivative: the operator does it.
+    # `out=` has no derivative, so the operator below autograd serves.
     try:
         if replacement is not None and kwargs.get("out") is None:
             kwargs.pop("out", None)
@@ -70,7 +70,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
     except (TypeError, RuntimeError) as error:
-        # Only now is it asked for: complex numbers are no operands of the operators.
+        # Complex operands are looked for only here: the operators refuse them.
         for other in COMPLEX:
             found = other(func, args, kwargs)
             if found is not NotImplemented:
@@ -80,58 +80,58 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _among_transforms(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function inside a transform of torch.func.
+    """Call a torch function inside a transform of torch.func.
 
-    Of what no transform maps it is what it is outside. Beside tensors that one maps, which look
-    like plain ones, it is torch's, as where all are such.
+    If no argument belongs to a transform, the function runs as outside of it. Otherwise torch's own
+    function runs, since tensors of a transform look like plain ones.
     """
     if torch.compiler.is_compiling() and _differentiating():
-        # A graph has no callers, by which operators know what a derivative of torch's would round.
+        # Operators detect rounding derivatives by the call stack, which a graph does not have.
         raise UnsupportedError(
-            "torch.compile of a function that applies torch.func.grad, vjp, jvp or what is made of "
-            "them to expansion tensors is not supported; call it without torch.compile, or compile "
-            "what backward and torch.autograd.grad differentiate"
+            "torch.compile of a function that applies torch.func.grad, vjp, jvp or functions based "
+            "on them to expansion tensors is not supported; call it without torch.compile, or use "
+            "backward or torch.autograd.grad on a compiled function"
         )
     if mapped((args, kwargs)) or getattr(func, "__name__", "") in _MAPPING:
         return forward(func, args, kwargs)
     if torch.compiler.is_compiling():
-        # torch.compile asks a tensor's layout while the transform runs that it traces; `unmapped`
-        # leaves transforms alone then, so what comes out would come in here again.
+        # torch.compile reads a tensor's layout while it traces the transform. `unmapped` keeps
+        # transforms active then, so the call would recurse.
         return forward(func, args, kwargs)
     return unmapped(call)(func, args, kwargs)
 
 
 def _differentiating() -> bool:
-    """Whether one of the transforms that run is a derivative."""
+    """Return whether one of the active transforms is a derivative."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return any(level.key() in _DERIVATIVES for level in stack)
 
 
 _DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
-# What makes tensors of a transform.
+# Functions that create or unpack tensors of a transform.
 _MAPPING = frozenset({"_make_dual", "_unpack_dual"})
 
-# What computes a function of expansions and complex numbers, or returns NotImplemented.
+# Functions that call a torch function on complex operands, or return NotImplemented.
 COMPLEX: list[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = []
 
-# NumPy's names of arguments, which torch's own functions take, but for those written in Python.
+# NumPy's argument names, which torch functions take unless they are written in Python.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim"}
 
 
 def _has_own_names(func: Any) -> bool:
-    """Whether a function calls its arguments what NumPy does, or would not take both names."""
+    """Return whether a function does not take NumPy's argument names as aliases."""
     return type(func) is FunctionType or func is torch.segment_reduce
 
 
-# Functions of x, y, ... that add alpha or value times what y, ... are.
+# Functions of x, y, ... that add alpha or value times a function of y, ...
 _MULTIPLES = {"add", "add_", "sub", "sub_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
 
 
 def _multiplied(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """x + alpha y with an expansion alpha as the sum of x and a product."""
+    """Replace an expansion alpha in x + alpha y: multiply y by it and drop the argument."""
     name = "value" if "value" in kwargs else "alpha"
     factor = kwargs.get(name)
     if not isinstance(factor, MCFTensor) or getattr(func, "__name__", "") not in _MULTIPLES:
@@ -147,28 +147,29 @@ _NUMBERS = {"alpha", "beta", "eps", "value"}
 
 
 def _number(func: Any, name: str, value: Any) -> Any:
-    """An argument that is an expansion as the Python number that it is, exactly."""
+    """Return the Python number that equals an expansion argument, or the argument unchanged."""
     if not isinstance(value, MCFTensor) or value.numel() != 1 or value.requires_grad:
         return value
     number = value.item()
     if one(value, name) != number and number == number:
         raise UnsupportedError(
-            f"torch.{getattr(func, '__name__', func)}: {name} is an expansion that no Python "
-            "number holds; write it as an operation, x + a * y for torch.add(x, y, alpha=a)"
+            f"torch.{getattr(func, '__name__', func)}: {name} must equal a Python number, got an "
+            "expansion that does not; write it as an operation, x + a * y for "
+            "torch.add(x, y, alpha=a)"
         )
     return number
 
 
 @functools.cache
 def unasked(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
-    """A Python function of torch's without its question whether an argument's type has another.
+    """Return a copy of a Python function of torch that skips its own `__torch_function__` check.
 
-    So what it calls meets expansions as elsewhere, while torch switches a tensor type's functions
-    off as long as it runs one of them.
+    The functions that it calls then dispatch on expansions as usual. Torch would disable
+    `__torch_function__` while one of its functions runs.
 
     Args:
-        function: torch's.
-        **names: what some of its global names stand for.
+        function: torch's function.
+        **names: replacements of some of its global names.
     """
     code: Any = function
     asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
@@ -184,12 +185,12 @@ def unasked(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
     return made
 
 
-# They speak of the very tensors they are given.
+# Functions that depend on the identity of their arguments.
 _KEEP = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 
 
 def forward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The torch function itself, with plain tensors that require grad promoted."""
+    """Call the torch function itself, with plain tensors that require grad promoted."""
     if func not in _KEEP and torch.is_grad_enabled() and _has_plain_leaf(args):
         args = _promoted(func, args)
     if isinstance(func, FunctionType) and func.__globals__ is vars(torch.nn.functional):
@@ -200,16 +201,16 @@ def forward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def is_plain_leaf(x: Any) -> bool:
-    """Whether something is a plain tensor that requires grad."""
+    """Return whether x is a plain tensor that requires grad."""
     return isinstance(x, Tensor) and not isinstance(x, MCFTensor) and x.requires_grad
 
 
-# What is seen at once to be none.
+# Types that are no plain tensors.
 _NO_LEAF = frozenset({MCFTensor, int, float, bool, type(None)})
 
 
 def _has_plain_leaf(args: Sequence[Any]) -> bool:
-    """Whether a plain tensor requires grad, which inside torch.func an expansion may look like."""
+    """Return whether a plain tensor requires grad; inside torch.func it may wrap an expansion."""
     for x in args:
         if type(x) in _NO_LEAF:
             continue
@@ -222,10 +223,10 @@ def _has_plain_leaf(args: Sequence[Any]) -> bool:
 
 
 def _promoted(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with plain tensors that require grad as expansions.
+    """Promote plain tensors that require grad among the arguments to expansions.
 
-    So their gradient, which is an expansion, is rounded to nearest when it reaches them. An
-    argument that is written to stays what it is.
+    Their gradient, an expansion, is then rounded to nearest when it reaches them. An argument that
+    is written to is not promoted.
     """
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") or name.startswith("__set") or name.startswith("__i")
@@ -245,12 +246,12 @@ def _promoted(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 _unasked = torch._C.DisableTorchFunctionSubclass
 
 
-# They give what somebody has stored.
+# Functions that return stored objects, such as `grad`.
 _STORED = get_default_nowrap_functions()
 
 
 def _of_type(cls: type[MCFTensor], func: Any, found: Any, given: Sequence[Any]) -> Any:
-    """A result as the type of its own that an argument has, as functions of torch's tensors do."""
+    """Give a result the subclass of an argument, as torch functions do for tensor subclasses."""
     if func in _STORED:
         return found
     if isinstance(found, (tuple, list)) and type(found) is not torch.Size:
@@ -259,14 +260,14 @@ def _of_type(cls: type[MCFTensor], func: Any, found: Any, given: Sequence[Any]) 
         return found
     flat = [y for x in given for y in (x if isinstance(x, (tuple, list)) else (x,))]
     if any(found is x for x in flat):
-        # What was written to, or is given back, keeps its type.
+        # An argument that is returned keeps its type: return a view of it.
         with _unasked():
             found = found.view(found.shape)
     found.__class__ = cls
     return found
 
 
-# Questions about a tensor that read no element and that autograd does not record.
+# Queries of a tensor that read no element and that autograd does not record.
 _METADATA = frozenset(
     [getattr(Tensor, name) for name in (
         "dim", "ndimension", "size", "stride", "numel", "nelement", "is_floating_point",
@@ -295,7 +296,7 @@ def _torch_function(
             found = view(*args, **kwargs) if kwargs else view(*args)
         if found is not NotImplemented:
             return found if cls is MCFTensor else _of_type(cls, func, found, args)
-    # A type of two of these, such as complex numbers, which knows what to do.
+    # A type composed of expansions, such as complex tensors, handles the call.
     if len(types) > 1 and any(getattr(t, "takes_precedence", False) for t in types):
         return NotImplemented
     if cls is MCFTensor:

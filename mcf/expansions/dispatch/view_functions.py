@@ -1,9 +1,8 @@
-"""Views where nobody records: torch makes them of the tensor itself, below what asks its type.
+"""Create views of expansions below the dispatcher where autograd does not record.
 
-An expansion tensor has sizes, strides and a place in memory as its first component has. So torch's
-own view of it is right in all of these, and in what it shares with the tensor that is viewed: base,
-memory and the count of changes. It is no expansion tensor before it is said to be one, and gets the
-components' views.
+An expansion tensor has the sizes, strides and storage offset of its first component. Torch's own
+view of it therefore has the right sizes, strides, base, memory and version counter. The view gets
+the type of expansions and the components' views.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from torch import Tensor
 from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, hold
 
-# An object for as long as which operators do not reach the types of tensors.
+# A guard: while it exists, operators do not reach `__torch_dispatch__`.
 _Below: Any = torch._C._DisableTorchDispatch
 _as: Any = torch._C.TensorBase.as_subclass
 _strides: Any = torch._C.TensorBase.as_strided
 _tracing = torch._C._get_tracing_state
 
-# What stands in an index that is a view.
+# Types of entries of an index whose result is a view.
 PLACES = frozenset({int, slice, type(None), type(...)})
 _ENDS = frozenset({int, type(None)})
 _LISTS = frozenset({list, tuple, torch.Size})
@@ -32,15 +31,15 @@ _LISTS = frozenset({list, tuple, torch.Size})
 def view_of(
     function: Callable[..., Any], copies: bool = False, straight: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """A function of torch that views its first argument, with numbers and lists of them beside it.
+    """Make a fast implementation of a torch function that views its first argument.
 
-    It is the function itself where somebody records or looks on, and for other arguments. Names of
-    arguments are handed on, so that torch knows them.
+    Its other arguments are ints and lists of ints. It calls torch's function where autograd or a
+    mode observes, and for other arguments. Keywords are passed on to torch.
 
     Args:
-        function: torch's.
-        copies: whether it copies what is not contiguous.
-        straight: the same function of arguments without names, where torch's asks for types again.
+        function: torch's function.
+        copies: whether it copies tensors that are not contiguous.
+        straight: the function for positional arguments, where torch's checks types again.
     """
     unnamed = straight or function
 
@@ -61,7 +60,7 @@ def view_of(
 
 
 def split(*args: Any) -> Any:
-    """What `Tensor.split` calls once it knows that no type has to be asked."""
+    """Split a tensor as `Tensor.split` does after its check of types."""
     if not 1 < len(args) < 4:
         return _split(*args)
     return _pieces(*args) if type(args[1]) is int else _sections(*args)
@@ -77,12 +76,12 @@ def _is_number(x: Any) -> bool:
 
 
 def item(x: Any, key: Any) -> Any:
-    """x[key] for numbers, slices, None and ... as a view; NotImplemented for anything else."""
+    """Return x[key] as a view for ints, slices, None and `...`; NotImplemented for other keys."""
     keys = key if type(key) is tuple else (key,)
     for k in keys:
         if type(k) is slice:
             if not _ENDS.issuperset((type(k.start), type(k.stop), type(k.step))):
-                # What has to be asked for its number may be an expansion.
+                # A bound with `__index__` may be an expansion.
                 return _item(x, key) if PLACES.issuperset(map(type, keys)) else NotImplemented
         elif type(k) not in PLACES:
             return NotImplemented
@@ -90,7 +89,7 @@ def item(x: Any, key: Any) -> Any:
         return _item(x, key)
     if len(keys) < 2:
         return _viewed(_item, (x, key))
-    # Torch makes a view for each dimension; of further components it is one.
+    # Torch creates one view per key; further components need only the final one.
     below = _Below()
     try:
         made = _as(_item(x, key), MCFTensor)
@@ -103,7 +102,7 @@ _item: Any = torch._C.TensorBase.__getitem__
 
 
 def meshgrid(*tensors: Any, indexing: Any = None) -> Any:
-    """Vectors along the dimensions of a grid, of nobody who records; else NotImplemented."""
+    """Return views of vectors expanded to a grid; NotImplemented where autograd records."""
     if indexing != "ij" or not tensors:
         return NotImplemented
     like = None
@@ -118,7 +117,7 @@ def meshgrid(*tensors: Any, indexing: Any = None) -> Any:
             return NotImplemented
     size = [x.__dict__["_c0"].shape[0] for x in tensors]
     if min(size) < 2:
-        # Where a dimension has one element torch has strides of its own.
+        # Torch chooses other strides for dimensions of one element.
         return _grid_of_few(tensors, size)
     made = []
     for k, x in enumerate(tensors):
@@ -152,7 +151,7 @@ _NONE: dict[str, Any] = {}
 
 
 def _viewed(function: Callable[..., Any], args: Any, named: dict[str, Any] = _NONE) -> Any:
-    """A function of expansions, numbers and lists of them."""
+    """Apply a view function to an expansion and to its components."""
     x, *others = args
     below = _Below()
     try:
@@ -177,11 +176,11 @@ def _viewed(function: Callable[..., Any], args: Any, named: dict[str, Any] = _NO
 
 
 def _laid_out(view: MCFTensor, x: MCFTensor) -> MCFTensor:
-    """A view of an expansion, which gets components as it lies."""
+    """Give a view of x components with the view's sizes, strides and offset."""
     own = x.__dict__
     parts = COMPONENTS[own["_terms"]](own)
     size, stride, offset = view.size(), view.stride(), view.storage_offset()
-    # The tensor's offset is its first component's; others may lie elsewhere in theirs.
+    # The tensor's offset is its first component's; other components may have other offsets.
     ahead = offset - parts[0].storage_offset()
     hold(view.__dict__, [_strides(c, size, stride, ahead + c.storage_offset()) for c in parts])
     return view

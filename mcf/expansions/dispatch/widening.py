@@ -1,8 +1,8 @@
-"""Plain operands as expansions, in functions that compute with them before an expansion comes in.
+"""Promote plain operands to expansions before functions that would round them.
 
 x * y with a plain y takes y exactly. But `torch.addcmul(x, a, b)` multiplies two plain tensors, and
-the derivative of `torch.lerp` has 1 - weight: in the plain format these would be rounded. So would
-one bound of `torch.clamp`, which torch makes a number where the other is one.
+the derivative of `torch.lerp` has 1 - weight: both would be rounded in the plain format. So would a
+bound of `torch.clamp`, which torch converts to a number if the other bound is a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcf.expansions.creation import tensor
 from mcf.expansions.promotion import result_format
 from mcf.expansions.tensor import MCFTensor
 
-# Functions whose values have such operations; derivatives have them, too.
+# Functions whose values and derivatives contain such operations.
 _VALUES = {
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "cdist", "corrcoef", "cosine_embedding_loss",
@@ -29,7 +29,7 @@ _VALUES = {
     "smooth_l1_loss", "soft_margin_loss", "trapezoid", "trapz", "triplet_margin_loss", "xlog1py",
     "xlogy",
 }  # fmt: skip
-# Functions whose derivatives have them, and whose values take plain operands exactly.
+# Functions whose derivatives contain them, and whose values take plain operands exactly.
 _DERIVATIVES = {
     "__pow__", "__rpow__", "arctan2", "atan2", "copysign", "float_power", "fmod", "hypot", "pow",
     "remainder",
@@ -40,12 +40,14 @@ _BOUNDED = {"clamp", "clip"}
 
 def named(names: set[str]) -> dict[Any, str]:
     """Return the functions of these names and their in-place forms, with the name of each."""
-    rooms = (
+    namespaces = (
         torch, torch.functional, torch.nn.functional, torch.special, torch.linalg, torch._C._nn,
         torch._C.TensorBase, Tensor,
     )  # fmt: skip
     found = {}
-    for function in (f for room in rooms for f in vars(room).values() if callable(f)):
+    for function in (
+        f for namespace in namespaces for f in vars(namespace).values() if callable(f)
+    ):
         name = getattr(function, "__name__", "")
         name = name.removeprefix("special_").removeprefix("linalg_")
         in_place = name.endswith("_") and not name.endswith("__")
@@ -55,25 +57,25 @@ def named(names: set[str]) -> dict[Any, str]:
     return found
 
 
-# Whether their values need it, too.
+# Functions -> whether also their values need promoted operands.
 WIDENED = {f: name in _VALUES for f, name in named(_VALUES | _DERIVATIVES).items()}
 BOUNDED = frozenset(named(_BOUNDED))
 
 
-# Types of arguments that need no look: an expansion is a tensor of floats.
+# Types of arguments that need no conversion.
 _AS_THEY_ARE = frozenset({MCFTensor, int, float, bool, str, type(None)})
 
 
 def widened(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of one of these functions, plain ones as expansions where it needs them so."""
+    """Return the arguments of a function in `WIDENED`, with plain tensors promoted if needed."""
     if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
     given = [*args, *kwargs.values()]
     if _AS_THEY_ARE.issuperset(map(type, given)):
         return args, kwargs
-    # An expansion is not asked: that would be a function of torch.
+    # `is_floating_point` of an expansion would call `__torch_function__`.
     floats = [
         x
         for x in given
@@ -99,9 +101,9 @@ def widened(
 def bounded(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a clamp, a number beside a bound that is one expansion as one, too.
+    """Return the arguments of a clamp, with a number promoted if the other bound is an expansion.
 
-    Torch takes a bound without dimensions, which no autograd records, for a number.
+    Torch converts a bound without dimensions to a number if autograd does not record it.
     """
     names = ("min", "max")
     given: dict[str, Any] = {k: x for k, x in zip(names, args[1:3], strict=False)}

@@ -1,7 +1,7 @@
-"""In-place forms of functions whose derivative is ours, where autograd records them.
+"""Define in-place forms of functions that have derivatives of our own.
 
-Torch's own in-place form would be recorded with torch's derivative, whose constants are doubles.
-What is written is the function's result, so the copy has its derivative.
+Autograd would record torch's own in-place form with torch's derivative, whose constants are
+doubles. These forms copy the function's result, so the copy carries our derivative.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def _has_operator(name: str) -> bool:
 
 
 def _copied(name: str, own: Any) -> Any:
-    """The in-place form of a method, by its name."""
+    """Return the in-place form of the method `name`; `own` is torch's in-place method."""
     function, direct = FUNCTIONS[getattr(Tensor, name)], _has_operator(name)
 
     def written(input: Any, *args: Any, **kwargs: Any) -> Any:
         given = (input, *args, *kwargs.values())
         if direct and _duals._current_level < 0 and not differentiated(given):
             return forward(own, (input, *args), kwargs)
-        # Of a copy: what derivatives keep must not change.
+        # Compute from a copy: tensors saved for derivatives must not change.
         return input.copy_(function(input.clone(), *args, **kwargs))
 
     return written

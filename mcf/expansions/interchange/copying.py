@@ -1,4 +1,4 @@
-"""Deep copies, pickling and shared memory of an `MCFTensor`."""
+"""Deep copies, pickles and shared memory of expansion tensors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def rebuild(
     state: dict[str, Any],
     kind: type[MCFTensor] = MCFTensor,
 ) -> MCFTensor:
-    """The tensor that was pickled, of its own type.
+    """Return a tensor from the arguments in a pickle.
 
-    `torch.load(weights_only=True)` calls it with whatever a file says, so it checks everything
-    before it makes anything.
+    `torch.load(weights_only=True)` calls it with any contents of a file, so it checks all arguments
+    before it creates anything.
 
     Raises:
-        TypeError, ValueError: for what `MCFTensor` refuses, and for attributes of which its type or
-            torch has other ideas.
+        TypeError, ValueError: for components that `MCFTensor` refuses, and for attributes that the
+            type or torch reserves.
     """
     if not (isinstance(kind, type) and issubclass(kind, MCFTensor)):
         raise TypeError(f"kind must be MCFTensor or a type of its own, got {kind!r}")
@@ -54,14 +54,14 @@ def __reduce_ex__(self: MCFTensor, protocol: Any) -> Any:
     if not self.is_leaf:
         raise RuntimeError("only leaves of the graph can be pickled; use x.detach()")
     torch.utils.hooks.warn_if_has_hooks(self)
-    # The type itself is not named: files of others read as before.
+    # Only subclasses are named, so that older versions can read files.
     own = () if type(self) is MCFTensor else (type(self),)
     return rebuild, (list(self.components), self.requires_grad, _state(self), *own)
 
 
 @method
 def __setstate__(self: MCFTensor, state: Any) -> None:
-    # torch's would give the tensor a memory of its own beside its components.
+    # torch's method would give the tensor a storage next to its components.
     raise TypeError("the state of an expansion tensor cannot be set; pickling makes a new one")
 
 
@@ -81,7 +81,7 @@ def __deepcopy__(self: MCFTensor, memo: dict[int, Any]) -> Any:
             "protocol at the moment"
         )
     with torch.no_grad():
-        # Through the memo: tensors that share memory share it after the copy.
+        # The memo makes tensors that share memory share it after the copy.
         components = [copy.deepcopy(c, memo) for c in self.components]
         state = copy.deepcopy(_state(self), memo)
         result = rebuild(components, self.requires_grad, state, type(self))
@@ -92,17 +92,18 @@ def __deepcopy__(self: MCFTensor, memo: dict[int, Any]) -> Any:
 
 
 def _copied(x: MCFTensor, memo: dict[int, Any]) -> MCFTensor | None:
-    """A deep copy of what nobody has added anything to and whose memory nobody has met; or None.
+    """Return a deep copy of a tensor without attributes or shared memory; None for others.
 
-    Torch's own copies memory, makes an empty tensor and then lays it out, for each component.
+    This fast path clones each component. Torch's deepcopy copies a storage, creates an empty tensor
+    and sets its layout.
     """
     own = x.__dict__
     terms = own["_terms"]
-    # Attributes, gradients, and memory that is not all the tensor's, take the longer way.
+    # Attributes, gradients and partly used storages need the general path.
     parameter = own.get("_is_param") is True
     if len(own) != terms + 1 + parameter or x.grad is not None:
         return None
-    # As torch has it: each memory once.
+    # torch's memo of storages, each of which is copied once.
     met: dict[int, Any] = memo.get("torch", {})  # type: ignore[call-overload]
     parts = COMPONENTS[terms](own)
     storages = []
@@ -126,7 +127,7 @@ def _copied(x: MCFTensor, memo: dict[int, Any]) -> MCFTensor | None:
 
 @method
 def share_memory_(self: MCFTensor) -> Any:
-    """Move the components to shared memory, for other processes."""
+    """Move the components to memory shared with other processes."""
     for c in self.components:
         c.share_memory_()  # type: ignore[no-untyped-call]
     return self
@@ -134,7 +135,7 @@ def share_memory_(self: MCFTensor) -> Any:
 
 @method
 def is_shared(self: MCFTensor) -> bool:
-    """Whether the components are in shared memory."""
+    """Return whether the components are in shared memory."""
     return all(c.is_shared() for c in self.components)  # type: ignore[no-untyped-call]
 
 
@@ -142,6 +143,6 @@ def _collate(batch: list[Tensor], *, collate_fn_map: Any = None) -> Tensor:
     return torch.stack(batch, 0)
 
 
-# torch's loaders: torch.load(weights_only=True), DataLoader.
+# Register with torch.load(weights_only=True) and DataLoader.
 torch.serialization.add_safe_globals([rebuild, OrderedDict])
 default_collate_fn_map[MCFTensor] = _collate

@@ -1,4 +1,4 @@
-"""Methods that give the values as other types of numbers."""
+"""Methods that export values as other types of numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcf.convert import export
 
-# Up to so many numbers are added up one by one.
+# `tolist` adds the components of up to this number of elements one by one.
 _FEW = 32
 
 
@@ -26,11 +26,11 @@ class Exports:
         return components
 
     def to_fractions(self: Any) -> Any:
-        """Nested lists of Fractions, exact; infinities, NaN and -0 are floats."""
+        """Return nested lists of exact Fractions; infinities, NaN and -0 are floats."""
         return export.nested(export.fractions(self.components), self.shape)
 
     def to_mpmath(self: Any) -> Any:
-        """Nested lists of mpmath numbers, exact whatever `mpmath.mp.prec` is."""
+        """Return nested lists of mpmath numbers, exact for any `mpmath.mp.prec`."""
         make = export.mpmath_number()
         return export.nested([make(x) for x in export.fractions(self.components)], self.shape)
 
@@ -38,8 +38,8 @@ class Exports:
     def _mpmath_(self: Any) -> Any:
         """Let `mpmath.mpf(x)` take a tensor of one element, rounded once to mpmath's precision.
 
-        mpmath asks for this name also where a tensor is an operand (`mpf + x`); there the result
-        has to be a tensor, so the name is not there for anyone but the constructor.
+        mpmath also looks up this name where a tensor is an operand (`mpf + x`). There the result
+        must be a tensor, so only the constructor sees the attribute.
         """
         if sys._getframe(1).f_code.co_name != "mpf_convert_arg":
             raise AttributeError("_mpmath_")
@@ -54,12 +54,12 @@ class Exports:
     def numpy(
         self: Any, dtype: npt.DTypeLike | None = None, *, force: bool = False
     ) -> npt.NDArray[Any]:
-        """A new NumPy array.
+        """Return a new NumPy array.
 
         Args:
             dtype: float16, float32, float64 or longdouble: rounded once to nearest; object: exact
-                Fractions. None gives float64 where that is exact and an error elsewhere.
-            force: also for a tensor that requires grad.
+                Fractions. None gives float64 if that is exact, and an error otherwise.
+            force: also accept a tensor that requires grad.
 
         Raises:
             ValueError: without `dtype`, if float64 does not hold every value.
@@ -70,13 +70,13 @@ class Exports:
         held: npt.NDArray[Any] | None = self._as_float64(components)
         if held is None:
             raise ValueError(
-                "numpy: float64 does not hold these values; give dtype=numpy.float64 or "
+                "numpy: float64 does not hold these values; pass dtype=numpy.float64 or "
                 "numpy.longdouble to round to nearest, dtype=object for exact Fractions"
             )
         return held
 
     def _as_float64(self: Any, components: tuple[Tensor, ...]) -> npt.NDArray[Any] | None:
-        """The values where float64 holds them all."""
+        """Return the values as float64, or None if one is not exact."""
         out = export.array(components, np.float64)
         rest = export.array(
             (self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64
@@ -87,20 +87,20 @@ class Exports:
     def __array__(
         self: Any, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """`np.asarray(x)`: float64 where that is exact, else exact Fractions; or the `dtype`."""
+        """Implement `np.asarray(x)`: the `dtype`, else float64 if exact, else exact Fractions."""
         if copy is False:
             raise ValueError("an array of an expansion tensor is always a copy")
         if dtype is None:
-            # Nothing is rounded that was not asked to be.
+            # Round only on request.
             held: npt.NDArray[Any] | None = self._as_float64(self._plain_components("numpy"))
             return export.array(self.components, object) if held is None else held
         out: npt.NDArray[Any] = self.numpy(dtype)
         return out
 
     def to_numpy(self: Any, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
-        """A new NumPy array, each number rounded once to nearest, of what is detached.
+        """Return a new NumPy array of the detached values, each rounded once to nearest.
 
-        Plots, `plt.plot(x)` among them, take this.
+        Plotting libraries call it, as in `plt.plot(x)`.
 
         Args:
             dtype: float16, float32, float64, longdouble, or object for exact Fractions.
@@ -109,15 +109,15 @@ class Exports:
 
     def __dlpack__(self: Any, **options: Any) -> Any:
         raise NotImplementedError(
-            "DLPack exchanges one memory, an expansion tensor has several; use x.components"
+            "DLPack exchanges one buffer, an expansion tensor has several; use x.components"
         )
 
     def storage(self: Any) -> Any:
-        """Refused: each component has a storage."""
+        """Refuse the call, since each component has its own storage."""
         raise NotImplementedError("an expansion tensor has no storage of its own; use x.components")
 
     def tolist(self: Any) -> Any:
-        """Nested lists of Python floats, each rounded to nearest; see `to_fractions`."""
+        """Return nested lists of Python floats, rounded to nearest; `to_fractions` is exact."""
         parts = self.components
         found = export.few_floats(parts) if parts[0].numel() <= _FEW else None
         flat = export.array(parts, np.float64).ravel().tolist() if found is None else found

@@ -1,4 +1,4 @@
-"""States of modules and optimizers as plain tensors with names, for safetensors and its like."""
+"""Flatten states of modules and optimizers to named plain tensors, for safetensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mcf.expansions.tensor import MCFTensor
 
 _KEY = "mcf"
 _VERSION = 1
-# Types of two expansions, real and imag, by the name that they have in the text.
+# Types of two expansions, real and imag, by their name in the metadata.
 PAIRS: dict[str, Any] = {}
 
 
 class _Tensors:
-    """Plain tensors by name; the same tensor has one name, and no two share memory."""
+    """Plain tensors by name; each tensor has one name, and no two share memory."""
 
     def __init__(self) -> None:
         self.named: dict[str, Tensor] = {}
@@ -27,7 +27,7 @@ class _Tensors:
 
     def add(self, name: str, x: Tensor) -> str:
         if name in self.named:
-            raise ValueError(f"two tensors of the state would be called {name!r}")
+            raise ValueError(f"two tensors of the state would have the name {name!r}")
         own = x.detach().contiguous()
         place = own.untyped_storage().data_ptr()
         if place in self.memory or own.untyped_storage().nbytes() != own.nbytes:
@@ -44,35 +44,34 @@ class _Tensors:
                 parts = [self.add(f"{name}.c{k}", c) for k, c in enumerate(x.components)]
                 found: dict[str, Any] = {"expansion": parts}
             elif x.layout is not torch.strided or x.is_nested:
-                raise TypeError(f"{name} has layout {x.layout}; only dense tensors can be stored")
+                raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
             else:
                 found = {"tensor": self.add(name, x)}
-            # The tensor itself too: another one could take its place in memory.
+            # Hold the tensor too: otherwise another one could get its id.
             self.known[id(x)] = x, found
         return self.known[id(x)][1]
 
 
 def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A state dict as plain tensors by name, and text that says what they were.
+    """Flatten a state dict to plain tensors by name, and metadata that describes its structure.
 
-    An expansion `weight` becomes its components `weight.c0`, `weight.c1`, ..., bit for bit, a
-    complex one `weight.real.c0`, ..., `weight.imag.c0`, ...; a plain
-    tensor keeps its name, and a nested one has those of the keys before it, `state.0.exp_avg`. The
-    rest, such as an optimizer's groups, is in the text.
-    `safetensors.torch.save_file(tensors, path, metadata)` stores both, and `unflatten_state` makes
-    the state of them again.
+    An expansion `weight` becomes its components `weight.c0`, `weight.c1`, ..., bit for bit. A
+    complex expansion becomes `weight.real.c0`, ..., `weight.imag.c0`, .... A plain tensor keeps its
+    name. Names of nested tensors join the keys, as in `state.0.exp_avg`. All else, such as an
+    optimizer's groups, is in the metadata. `safetensors.torch.save_file(tensors, path, metadata)`
+    stores both, and `unflatten_state` restores the state.
 
     Args:
-        state: nested dicts, lists and tuples of expansions, real and complex, plain dense tensors,
+        state: nested dicts, lists and tuples of real and complex expansions, plain dense tensors,
             Python numbers, strings and None.
 
     Returns:
         Contiguous tensors without gradients that share no memory with each other, and one entry of
-        metadata. A tensor that occurs twice, as tied weights do, is stored once.
+        metadata. A tensor that occurs twice, such as a tied weight, is stored once.
 
     Raises:
-        TypeError: for anything else in the state, named by its place.
-        ValueError: where two tensors would have one name.
+        TypeError: for any other object in the state; the error names its keys.
+        ValueError: if two tensors would have one name.
     """
     tensors = _Tensors()
 
@@ -92,8 +91,8 @@ def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
             kind = "list" if isinstance(x, list) else "tuple"
             return {kind: [described(v, _joined(name, k)) for k, v in enumerate(x)]}
         raise TypeError(
-            f"{name or 'state'} is of type {type(x).__name__}; allowed are tensors, dicts, lists, "
-            "tuples, numbers, strings and None"
+            f"{name or 'state'} must be a tensor, dict, list, tuple, number, string or None, got "
+            f"{type(x).__name__}"
         )
 
     text = json.dumps({"version": _VERSION, "state": described(state, "")})
@@ -102,7 +101,7 @@ def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _name(key: Any, place: str) -> str | int:
     if isinstance(key, bool) or not isinstance(key, (str, int)):
-        raise TypeError(f"{place or 'state'} has the key {key!r}; allowed are strings and integers")
+        raise TypeError(f"keys of {place or 'state'} must be strings or integers, got {key!r}")
     return key
 
 
@@ -111,26 +110,27 @@ def _joined(name: str, key: Any) -> str:
 
 
 def unflatten_state(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> Any:
-    """The state that `flatten_state` was given, bit for bit.
+    """Return the state that `flatten_state` flattened, bit for bit.
 
     Args:
-        tensors: by name, as `safetensors.torch.load_file` gives them; expansions take their memory.
-        metadata: the file's, as `safetensors.safe_open(path, "pt").metadata()` gives it.
+        tensors: tensors by name, as from `safetensors.torch.load_file`; expansions share their
+            memory.
+        metadata: metadata of the file, as from `safetensors.safe_open(path, "pt").metadata()`.
 
     Raises:
-        ValueError: for metadata that is not `flatten_state`'s, or tensors that are missing.
-        TypeError, ValueError: for components that are none of one expansion (`mcf.MCFTensor`).
+        ValueError: for metadata not created by `flatten_state`, or missing tensors.
+        TypeError, ValueError: for components that cannot form an expansion (`mcf.MCFTensor`).
     """
     try:
         given = json.loads((metadata or {})[_KEY])
         version = given["version"]
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"metadata must have the entry {_KEY!r} that mcf.flatten_state made, got "
+            f"metadata must have the entry {_KEY!r} of mcf.flatten_state, got "
             f"{sorted(metadata or {})}"
         ) from None
     if version != _VERSION:
-        raise ValueError(f"metadata is of version {version!r}, this mcf reads {_VERSION}")
+        raise ValueError(f"metadata must have version {_VERSION}, got {version!r}")
     made: dict[tuple[str, ...], Tensor] = {}
 
     def stored(names: Sequence[str]) -> list[Tensor]:
@@ -166,7 +166,7 @@ _KINDS = {"value", "dict", "list", "tuple", "tensor", "expansion"}
 def _checked(node: Any) -> tuple[str, Any]:
     kinds = _KINDS | PAIRS.keys()
     if not isinstance(node, dict) or len(node) != 1 or not node.keys() <= kinds:
-        raise ValueError(f"metadata has {node!r:.100}; allowed are {sorted(kinds)}")
+        raise ValueError(f"metadata must have nodes of {sorted(kinds)}, got {node!r:.100}")
     ((kind, value),) = node.items()
     fits = (
         all(isinstance(v, list) and len(v) == 2 for v in value)
@@ -178,5 +178,5 @@ def _checked(node: Any) -> tuple[str, Any]:
     if kind in PAIRS:
         fits = fits and len(value) == 2 and all(_checked(v)[0] == "expansion" for v in value)
     if not fits or (kind == "expansion" and not all(isinstance(n, str) for n in value)):
-        raise ValueError(f"metadata has {node!r:.100}, which is no {kind}")
+        raise ValueError(f"metadata must have a valid {kind}, got {node!r:.100}")
     return kind, value

@@ -1,7 +1,7 @@
-"""NumPy's other functions of expansion tensors: `np.sum(x)`, `np.concatenate([x, y])`.
+"""Implement NumPy's functions through `__array_function__`: `np.sum(x)`, `np.median(x)`.
 
-Each is written in torch's functions, with NumPy's arguments, defaults and meaning, and gives
-tensors. Those that are not here raise, since NumPy would compute them on a rounded array.
+Each calls torch's functions, with NumPy's arguments, defaults and meaning, and returns tensors.
+Other functions raise, since NumPy would compute them on a rounded array.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from mcf.expansions.interchange import numpy_ufuncs
 from mcf.expansions.operators import operand
 from mcf.expansions.tensor import MCFTensor
 
-# Functions of NumPy -> what computes them; named as they are.
+# NumPy functions -> implementations with the same argument names.
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 Function = Callable[..., Any]
 
 
 def of_numpy(*names: str) -> Callable[[Function], Function]:
-    """Register a function for those of NumPy with these names, which not every version has."""
+    """Register an implementation of the NumPy functions that exist under these names."""
 
     def register(function: Function) -> Function:
         for name in names:
-            room: Any = np
+            module: Any = np
             for part in name.split("."):
-                room = getattr(room, part, None)
-            if room is not None:
-                FUNCTIONS[room] = function
+                module = getattr(module, part, None)
+            if module is not None:
+                FUNCTIONS[module] = function
         return function
 
     return register
 
 
 def _first(given: Any) -> MCFTensor | None:
-    """An expansion among arguments and in their lists."""
+    """Return the first expansion among arguments and in their lists."""
     if isinstance(given, MCFTensor):
         return given
     if isinstance(given, dict):
@@ -50,7 +50,7 @@ def _first(given: Any) -> MCFTensor | None:
 
 
 def _torchs(given: Any, like: MCFTensor) -> Any:
-    """Arguments with arrays as tensors: plain ones, expansions for types that torch has not."""
+    """Convert arrays among arguments to plain tensors, or to expansions if torch lacks the type."""
     if isinstance(given, np.ndarray):
         return operand(like, given)
     if isinstance(given, (np.bool_, np.integer)):
@@ -69,7 +69,7 @@ def __array_function__(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """A function of NumPy, some argument of which is an expansion tensor."""
+    """Call a NumPy function with an expansion tensor among its arguments."""
     name = f"{func.__module__}.{func.__name__}".removeprefix("numpy.")
     function = FUNCTIONS.get(func)
     if function is None:
@@ -241,7 +241,7 @@ def _round(a: Any, decimals: int = 0) -> Any:
 
 
 def _device_of(*given: Any) -> torch.device:
-    """The device of the first tensor among some, of which one is."""
+    """Return the device of the first tensor among the arguments."""
     return next(t.device for t in given if isinstance(t, Tensor))
 
 
@@ -258,7 +258,7 @@ def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
 def _isclose(
     a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Any:
-    # NumPy's tolerance follows b as torch's follows the other one.
+    # In both NumPy and torch the relative tolerance scales the second operand.
     wide: Any = {"dtype": torch.float64, "device": _device_of(a, b)}
     a, b = (t if isinstance(t, Tensor) else torch.tensor(t, **wide) for t in (a, b))
     return torch.isclose(a, b, rtol, atol, equal_nan)

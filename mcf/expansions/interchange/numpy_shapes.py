@@ -1,4 +1,4 @@
-"""NumPy's functions that move, join and cut expansion tensors, and those of torch's own names."""
+"""Implement NumPy's functions that move, join and split, and those that torch has too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from mcf.expansions.interchange.numpy_functions import of_numpy
 from mcf.expansions.tensor import MCFTensor
 
-# Functions whose arguments of torch's are NumPy's, in the same order: the first one is a tensor.
+# Functions whose torch version takes NumPy's arguments in the same order, a tensor first.
 _SAME: dict[str, Callable[..., Any]] = {
     "ravel": lambda a: a.reshape(-1),
     "reshape": lambda a, shape: a.reshape(shape),
@@ -77,7 +77,7 @@ _SAME: dict[str, Callable[..., Any]] = {
 
 
 def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One of torch's own, whose arguments have other names."""
+    """Make a torch builtin, whose arguments have other names, positional only."""
 
     def call(*args: Any) -> Any:
         return function(*args)

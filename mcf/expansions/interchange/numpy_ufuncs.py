@@ -1,7 +1,7 @@
-"""NumPy's elementwise functions of expansion tensors: `np.exp(x)`, `np.add(x, 1)`, `array * x`.
+"""Implement NumPy's ufuncs: `np.exp(x)`, `np.add(x, 1)`, `array * x`.
 
-Each is torch's function of the same meaning; what has none raises. Nothing becomes an array, which
-would round.
+Each calls torch's function of the same meaning; ufuncs without one raise. No tensor is converted to
+an array, which would round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcf.expansions.dispatch.registry import UnsupportedError
 from mcf.expansions.operators import operand
 from mcf.expansions.tensor import MCFTensor
 
-# Those that are operators: with Python's name of the method, and of the reflected one.
+# Ufuncs that are Python operators, with the names of their methods.
 OPERATORS = {
     np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "truediv",
     np.floor_divide: "floordiv", np.remainder: "mod", np.power: "pow", np.matmul: "matmul",
@@ -51,13 +51,13 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.float_power: torch.float_power, np.logical_and: torch.logical_and,
     np.logical_or: torch.logical_or, np.logical_xor: torch.logical_xor,
     np.logical_not: torch.logical_not, np.modf: lambda x: (torch.frac(x), torch.trunc(x)),
-    # Numbers come as expansions.
+    # A number k has been converted to an expansion.
     np.ldexp: lambda x, k: torch.ldexp(x, k.long()),
 }  # fmt: skip
 
 
 def all_or_some(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reduction by torch over the dimensions that NumPy's `axis` names, None for all."""
+    """Extend a torch reduction over one dimension to NumPy's `axis`: several, or None for all."""
 
     def reduce(x: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
         dims = range(x.dim()) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -94,12 +94,12 @@ ONLY = "x.to_numpy(dtype) rounds to an array, x.numpy(object) holds exact Fracti
 
 
 def refused(name: str, why: str = "is not supported on mcf.MCFTensor") -> UnsupportedError:
-    """The error for a function of NumPy that expansion tensors do not have."""
+    """Return the error for an unsupported NumPy function."""
     return UnsupportedError(f"numpy.{name} {why}; {ONLY}")
 
 
 def _given(ufunc: Any, kwargs: dict[str, Any]) -> Any:
-    """The expansion that results are written to, or None; other options are refused."""
+    """Return the expansion given as `out`, or None; refuse other options."""
     out = kwargs.pop("out", None) or (None,)
     for name, value in kwargs.items():
         usual = {"where": True, "order": "K", "subok": True, "casting": "same_kind"}.get(name)
@@ -140,7 +140,7 @@ def _outer(ufunc: Any, a: Any, b: Any) -> Any:
 
 
 def __array_ufunc__(self: MCFTensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """An elementwise function of NumPy, its reduction, accumulation or outer form."""
+    """Call a ufunc, or its reduction, accumulation or outer form."""
     if ufunc.signature is not None and ufunc is not np.matmul:
         raise refused(ufunc.__name__)
     if not any(isinstance(x, MCFTensor) for x in inputs):

@@ -1,4 +1,4 @@
-"""How an expansion tensor prints itself."""
+"""Print and format expansion tensors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mcf.kernels.formats import format_of
 
 
 def rows(x: MCFTensor) -> list[tuple[float, ...]]:
-    """Return the components of each element that is shown, in order.
+    """Return the components of each printed element, in order.
 
-    Where a lower one is not finite the element is the sum of all, with nothing below it.
+    If a lower component is not finite, the sum of all replaces the first and zeros the others.
     """
     columns = []
     places = shown(x.shape)
@@ -38,12 +38,12 @@ def rows(x: MCFTensor) -> list[tuple[float, ...]]:
 
 
 def text(x: MCFTensor, exact: bool = True) -> str:
-    """`MCFTensor([...], terms=2, dtype=torch.float32)`; `mcf.tensor` reads the brackets back.
+    """Return `MCFTensor([...], terms=2, dtype=torch.float32)`; `mcf.tensor` reads the brackets.
 
     Args:
         x: the tensor.
-        exact: with as many digits as that takes; else at most as many as every number of the
-            format has.
+        exact: whether to print enough digits for exact values; else at most as many as every
+            number of the format has.
     """
     head = "MCFTensor("
     tail = [f"terms={x.terms}", f"dtype={x.dtype}"]
@@ -80,16 +80,16 @@ def __str__(x: MCFTensor) -> str:
 
 @method
 def __format__(x: MCFTensor, spec: str) -> str:
-    """Each number as Python formats a float of its exact value: `f"{x:.50f}"` has 50 digits.
+    """Format each exact value as Python formats a float: `f"{x:.50f}"` has 50 digits.
 
-    One number alone; several in the brackets of `str`, which are all of it without a specification.
+    Tensors of several elements have the brackets of `str`; without a specification they are `str`.
     """
     if not spec and x.dim() != 0:
         return str(x)
     fmt = format_of(x.dtype)
     usual = element(fmt, False, in_force())
     if x.device.type == "meta" or is_fake(x.components[0]):
-        raise TypeError(f"an expansion tensor on {x.device} has no numbers to be formatted")
+        raise TypeError(f"cannot format an expansion tensor on {x.device}, which has no values")
     if x.numel() == 0:
         return "[]"
 

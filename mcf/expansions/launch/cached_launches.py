@@ -1,8 +1,8 @@
-"""Plans: what becomes of operands of some formats, terms, shapes and device, found out once.
+"""Cache plans of operations by the signature of their operands.
 
-Which kernel an operation on expansion tensors is, in which order it takes them and where its
-results go does not depend on the numbers. A plan keeps that, and the launch of the kernel, for the
-next operands of the same kind; the first of a kind are looked at in full.
+The kernel of an operation, the order of its operands and the layout of its results depend only on
+formats, terms, shapes and device: the signature. The first call with a signature checks its
+operands and creates a plan, which holds the prepared launch for later calls.
 """
 
 from __future__ import annotations
@@ -37,23 +37,22 @@ from mcf.kernels.formats import format_of
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
 from mcf.kernels.register_choice import get_registers
 
-# The components of a number beside a tensor: the number, the sign of a zero, the tensor's format
-# and device. None if they are not those of the tensor's dtype.
+# Returns the components of a Python number for a tensor, or None if the tensor's dtype cannot hold
+# it. Arguments: the number, the sign of a zero, dtype, terms and device of the tensor.
 Number = Callable[[float, float, torch.dtype, int, torch.device], Components | None]
 
-# Kinds of operands whose plans are kept; beyond that all are forgotten.
+# Number of cached plans, above which the cache is cleared.
 _MOST = 4096
 _plans: dict[tuple[Any, ...], Plan | None] = {}
-# The plan of a kind that has been met, described as in `_launched`.
+# Returns the cached plan of a signature, composed as in `_launched`.
 known = _plans.get
 
 
 def planned(operation: Operation, *values: Any) -> MCFTensor:
-    """An operation on expansions, plain tensors and numbers as an expansion tensor.
+    """Compute an operation on expansions, plain tensors and numbers as an expansion tensor.
 
-    What is contiguous memory goes straight to the kernel; by way of the kernel's operator go
-    components that torch traces, or at which functorch or a mode looks, and operands that are
-    broadcast or promoted first.
+    Contiguous operands go to the cached launch. The kernel's opaque operator computes the others:
+    operands that are traced, observed by functorch or a mode, broadcast or promoted.
     """
     found = selected(operation, *values)
     if found is not None:
@@ -62,14 +61,14 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     check_broadcast(groups)
     result = getattr(operations, operation.name)(*groups)
     terms = max(v.terms for v in values if isinstance(v, MCFTensor))
-    # A number or a plain tensor beside a one-term expansion: nothing is missing.
+    # No padding for one-term expansions, whatever numbers and plain tensors are added.
     return wrap(padded(result, terms))
 
 
 def compared(operation: Operation, x: Any, y: Any) -> Tensor:
-    """One of `operators.COMPARISONS` of expansions, plain tensors and numbers: a bool tensor.
+    """Compute one of `operators.COMPARISONS` as a bool tensor.
 
-    Values are compared as they are: none is rounded to the other's format.
+    Operands are expansions, plain tensors and numbers. None is rounded to the other's format.
     """
     found = _launched(operation, (x, y), _exact)
     if found is None:
@@ -83,10 +82,7 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
 
 
 def selected(operation: Operation | Formula, *values: Any) -> MCFTensor | None:
-    """An operation by plan, or None where there is none.
-
-    Then torch's selections do what is one of `operators.SELECTIONS`, and the operator a function.
-    """
+    """Compute an operation by its cached launch; return None if there is none."""
     found = _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
     if found is None:
         return None
@@ -102,16 +98,16 @@ _NUMBERS = frozenset({int, float})
 def _launched(
     operation: Operation | Formula, values: Sequence[Any], number: Number, above: bool = False
 ) -> tuple[Plan, list[Components]] | None:
-    """The plan of operands and their components, or None where the operator has to compute them.
+    """Return the plan for the operands and their components; None where only the operator works.
 
-    The components have their own shapes where the plan broadcasts.
+    If the plan broadcasts, the components keep their own shapes.
 
     Args:
-        operation: what is computed.
+        operation: the operation.
         values: the operands.
-        number: what Python's numbers become.
-        above: whether it is asked above autograd, which has to see what requires grad and types
-            made of this one.
+        number: converts Python numbers to components.
+        above: whether the call is above autograd, which must see subclasses and operands that
+            require grad.
     """
     if modes() or functorch() is not None:
         return None
@@ -168,7 +164,7 @@ def _launched(
 def _kept(
     key: tuple[Any, ...], operation: Operation | Formula, groups: Sequence[Components]
 ) -> Plan | None:
-    """A new plan, for the next operands of its kind."""
+    """Create and cache the plan of a signature."""
     if len(_plans) >= _MOST:
         _plans.clear()
     if isinstance(operation, Formula):
@@ -182,10 +178,10 @@ def _kept(
 def found_for(
     operation: Operation | Formula, values: Sequence[Any]
 ) -> tuple[Plan, list[Components]] | None:
-    """The plan of operands and their components, or None where the operator has to compute them.
+    """Return the plan for the operands and their components in the result's shape, or None.
 
-    Numbers are rounded to the tensors' format where the operation rounds; elsewhere they are taken
-    if that holds them.
+    Numbers are rounded to the tensors' format if the operation rounds. Otherwise the result is None
+    for numbers that the format cannot hold.
     """
     found = _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
     if found is None or not found[0].broadcasts:
@@ -197,12 +193,12 @@ def found_for(
 def found_above(
     operation: Operation | Formula, values: Sequence[Any], above: bool = True
 ) -> tuple[Plan, list[Components]] | None:
-    """The same with operands of their own shapes; None where autograd may have to see them."""
+    """Return plan and components in their own shapes; None where autograd may have to record."""
     return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number), above)
 
 
 def addressed(x: Tensor) -> bool:
-    """Whether a plain tensor's elements are what lies at its address, one after the other."""
+    """Return whether a plain tensor's values can be read contiguously at its address."""
     return (
         x.layout is torch.strided
         and x.is_contiguous()
@@ -217,7 +213,7 @@ def addressed(x: Tensor) -> bool:
 def rounded_number(
     value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
 ) -> Components | None:
-    """The components of a number in a tensor's format, as many as it needs."""
+    """Return the components of a number rounded to a tensor's format, as many as it needs."""
     return as_components(value, dtype, terms, device)
 
 
@@ -232,7 +228,7 @@ def _exact(
 def held_number(
     value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
 ) -> Components | None:
-    """The components of a number in a tensor's format, or None where they are not its value."""
+    """Return the components of a number in a tensor's format; None if they are not exact."""
     found = as_components(value, dtype, terms, device)
     if not math.isfinite(value):
         return found
@@ -241,18 +237,18 @@ def held_number(
     return found if held else None
 
 
-# By the operation's name; arithmetic rounds.
+# Conversions of numbers by the operation's name; arithmetic, not listed, rounds.
 _NUMBERS_OF: dict[str, Number] = {o.name: _exact for o in COMPARISONS}
 _NUMBERS_OF.update({o.name: held_number for o in SELECTIONS if o is not WHERE})
 
 
 def number_of(operation: Operation | Formula) -> Number:
-    """What makes components of a number beside tensors in an operation."""
+    """Return the conversion of Python numbers to components for an operation."""
     return _NUMBERS_OF.get(operation.name, rounded_number)
 
 
 def unrounded(*values: Any) -> list[Components]:
-    """The components of operands whose values they have exactly, in one dtype."""
+    """Return the components of operands in one dtype that holds all their values exactly."""
     dtype, _ = result_format(*values)
     if not all(exactly(v, dtype) for v in values):
         dtype = torch.float64
@@ -260,7 +256,7 @@ def unrounded(*values: Any) -> list[Components]:
     out = []
     for v in values:
         c = as_components(v, dtype, v.terms if isinstance(v, MCFTensor) else 4, device)
-        # What is normalised in a narrower format is not yet in this one.
+        # Components that are normalised in a narrower format need not be in this one.
         narrower = isinstance(v, MCFTensor) and v.dtype is not dtype
         out.append(convert(c, dtype, len(c)) if narrower else c)
     return out

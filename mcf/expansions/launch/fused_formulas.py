@@ -1,7 +1,7 @@
 """Fuse a formula of a few operations on large tensors into one kernel, one pass over memory.
 
-The formula runs once on names in place of tensors. The operations that it applies are written down
-as calls of their algorithms, which together are one algorithm. So the bits are those of the
+The formula runs once on names in place of tensors, and each operation that it applies is recorded
+as a call of its algorithm. The recorded calls form one algorithm, which has the same bits as the
 operations one by one.
 """
 
@@ -30,18 +30,18 @@ from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, resu
 from mcf.kernels.register_choice import get_registers
 
 _address = Tensor.data_ptr
-# Kernels by all that makes them: operands of another shape are no other kernel.
+# Kernels by all that defines them; operands of another shape use the same kernel.
 _specs: dict[tuple[Any, ...], Elementwise] = {}
 _MOST_SPECS = 256
 
 # Applies an operation to its operands and returns the result.
 Apply = Callable[..., Any]
-# A formula of `Apply` and the operands; all that it computes is computed by `Apply`.
+# A formula: a function of `Apply` and the operands, which computes by `Apply` alone.
 Written = Callable[..., Any]
 
-# From so many elements on: to compile a kernel takes some tenths of a second, once on a machine.
+# Least number of elements to fuse: compiling a kernel takes tenths of a second, once per machine.
 MANY = 2048
-# The compilers of GPUs take a quarter of a minute for some formulas of more components.
+# GPU compilers take 15 s for some formulas of more components.
 _MOST_TERMS = 3
 
 
@@ -50,17 +50,18 @@ _kernels: dict[tuple[Any, ...], _Kernel | None] = {}
 
 
 class NotFusedError(Exception):
-    """A formula has an operation that no fused kernel has."""
+    """A formula contains an operation that fused kernels do not support."""
 
 
 def fused(formula: Written, *values: Any, out: Components | None = None) -> Any:
-    """Return the result of a formula, or None where its operations have to run one by one.
+    """Return the result of a formula, or None where its operations must run one by one.
 
     Args:
-        formula: a function of one that applies operations, and of the operands.
-        *values: expansion tensors, plain tensors of floats and numbers.
-        out: components that are written to, and may be operands: if they are contiguous and of the
-            result's format and shape the result is True, else nothing is written and it is None.
+        formula: a function of `Apply` and the operands.
+        *values: expansion tensors, plain float tensors and numbers.
+        out: components to write to, which may be operands. The result is True if they are
+            contiguous and have the result's format and shape; else nothing is written and it is
+            None.
     """
     if watched():
         return None
@@ -73,7 +74,7 @@ def fused(formula: Written, *values: Any, out: Components | None = None) -> Any:
         return None
     groups: list[Components] = []
     signature: list[Any] = [formula, registry.get_executor(), get_registers()]
-    # The components of a number depend on the terms of the operand next to it, but for one.
+    # The components of a number depend on the terms of the operand next to it, unless it has one.
     terms: set[int] = set()
     several, rounded = False, []
     for k, x in enumerate(values):
@@ -119,9 +120,9 @@ def fused(formula: Written, *values: Any, out: Components | None = None) -> Any:
 
 
 def _checked(formula: Written, rounded: Sequence[int]) -> Written:
-    """Return the formula, which may use operands that are rounded numbers in arithmetic alone.
+    """Return the formula with a check that only arithmetic uses rounded numbers.
 
-    Comparisons and selections take numbers as they are.
+    Comparisons and selections need exact numbers.
     """
     if not rounded:
         return formula
@@ -141,12 +142,12 @@ def _checked(formula: Written, rounded: Sequence[int]) -> Written:
 
 
 class _Name(NamedTuple):
-    """A number of the kernel.
+    """A value of the kernel.
 
     Args:
-        text: a tuple of registers, or one that is a truth value.
-        terms: how many it has.
-        truth: whether it is a truth value.
+        text: generated source of a tuple of registers, or of one register with a mask.
+        terms: number of registers.
+        truth: whether it is a mask.
     """
 
     text: str
@@ -154,7 +155,7 @@ class _Name(NamedTuple):
     truth: bool = False
 
     def registers(self, count: int) -> str:
-        """So many of its registers, zeros behind its own."""
+        """Return generated source of `count` registers, padded with zeros."""
         if self.terms == count:
             return self.text
         own = [f"{self.text}[{k}]" for k in range(self.terms)]
@@ -162,17 +163,17 @@ class _Name(NamedTuple):
 
 
 class _Writer:
-    """Writes down what a formula applies to names."""
+    """Records the operations that a formula applies to names."""
 
     def __init__(self, fmt: Format, device: torch.device) -> None:
         self._fmt, self._device = fmt, device
         self.lines: list[str] = []
         self.called: dict[str, Any] = {"ZERO": ZERO, "ONE": ONE}
-        # Numbers that stand in the formula.
+        # Components of the constants in the formula.
         self.constants: list[Components] = []
 
     def apply(self, operation: Any, *operands: Any) -> _Name:
-        """An operation on names and numbers."""
+        """Record an operation on names and numbers."""
         if type(operation) is not Operation or operation.parts > 1 or operation.components:
             raise NotFusedError
         most = max((x.terms for x in operands if type(x) is _Name and not x.truth), default=0)
@@ -217,9 +218,9 @@ class _Kernel:
     def __init__(
         self, spec: Elementwise, like: Tensor, launch: Any, behind: Sequence[Components]
     ) -> None:
-        """A kernel whose result has a tensor's shape; it reads constants after its operands.
+        """Hold a kernel whose result has the shape of `like`; constants follow its operands.
 
-        Without a launch of addresses it is given tensors.
+        Without a launch the executor runs the kernel on tensors.
         """
         self._size, self._device, self._dtypes = like.shape, like.device, result_dtypes(spec)
         self._spec = spec
@@ -234,7 +235,7 @@ class _Kernel:
 
     @classmethod
     def of(cls, formula: Any, groups: Sequence[Components]) -> _Kernel | None:
-        """The kernel for components of one kind, or None where the operations have none."""
+        """Create the kernel for a signature, or return None if the formula cannot be fused."""
         first = max((c for group in groups for c in group), key=Tensor.dim)
         fmt = next((FORMATS[g[0].dtype] for g in groups if g[0].dtype in FORMATS), None)
         executor = registry.on(first.device)
@@ -267,7 +268,7 @@ class _Kernel:
         everywhere = frozenset([*uniform, *constants])
         given = tuple(arguments), result.terms, everywhere, result.truth, tuple(truths)
         key = (formula.__name__, fmt, *lines, *given, *writer.called.items())
-        # Asked once: another thread may clear the table at any time.
+        # A single lookup, since another thread may clear the cache at any time.
         spec = _specs.get(key)
         if spec is None:
             if len(_specs) >= _MOST_SPECS:
@@ -296,7 +297,7 @@ class _Kernel:
         return cls(spec, first, launch, writer.constants)
 
     def run(self, groups: Sequence[Components]) -> Any:
-        """The result for operands of the kind."""
+        """Compute the result for operands of the signature."""
         out = [torch.empty(self._size, dtype=d, device=self._device) for d in self._dtypes]
         self._write(groups, out)
         if self._dtypes[0] is torch.bool:
@@ -304,10 +305,10 @@ class _Kernel:
         return fresh(out, self._size, self._dtypes[0], self._device)
 
     def into(self, groups: Sequence[Components], targets: Components) -> bool | None:
-        """Write the result into components of its kind, which may be operands.
+        """Write the result into components of its format and shape, which may be operands.
 
-        None, with nothing written, for others, and where they share memory with operands in another
-        way; of tensors that are no addresses, in any.
+        Returns None, with nothing written, for other components and for partial overlap with
+        operands. Without a launch any overlap is refused.
         """
         first = targets[0]
         if first.dtype is not self._dtypes[0] or first.shape != self._size:

@@ -1,4 +1,4 @@
-"""Functions of two operands that integers on the host compute, of few numbers."""
+"""Compute functions of two small operands by Python integers on the CPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from mcf.elementary.remainders import modulo, quotient
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, fresh
 from mcf.kernels.formats import FORMATS, Format
 
-# Of two expansions' components and a format, the result's, or None.
+# Maps the components of two expansions, a format and terms to the result's components, or None.
 _OfRows = Callable[[Sequence[float], Sequence[float], Format, int], Sequence[float] | None]
 
 
 def on_rows(function: _OfRows, x: Any, y: Any) -> MCFTensor | None:
-    """A function of few expansions and ones of their format and shape, or a number; or None."""
+    """Apply a function to a small tensor and a tensor of its format and shape or a number; or None.
+
+    None means that the operands are unsupported.
+    """
     if type(x) is not MCFTensor:
         return None
     own = x.__dict__
@@ -57,7 +60,7 @@ _LARGEST = 2**63
 
 
 def modulo_rows(towards_zero: bool) -> _OfRows:
-    """fmod, or remainder."""
+    """Return the function of fmod (towards zero) or remainder."""
 
     def of_row(a: Sequence[float], b: Sequence[float], fmt: Format, terms: int) -> Any:
         return modulo(a, b, towards_zero, fmt, terms)
@@ -66,7 +69,7 @@ def modulo_rows(towards_zero: bool) -> _OfRows:
 
 
 def quotient_rows(towards_zero: bool) -> _OfRows:
-    """x / y rounded down, or towards zero."""
+    """Return the function of x / y rounded towards zero, or down."""
 
     def of_row(a: Sequence[float], b: Sequence[float], fmt: Format, terms: int) -> Any:
         return quotient(a, b, towards_zero, fmt, terms)

@@ -28,10 +28,10 @@ from mcf.kernels.register_choice import registers_for
 
 
 class OverOperands:
-    """A prepared kernel of one row of tensors, launched in the way that its results' places take.
+    """A prepared kernel of one row of tensors whose results may overlap its operands.
 
-    A kernel's tensors must not overlap. Where results lie on operands an executor goes by way of
-    blocks, if it has such a loop.
+    A kernel's tensors must not overlap. Results that lie on operands are computed block by block,
+    if the executor has such a loop.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class OverOperands:
         call: Callable[[list[int]], Any],
         scalars: Any,
     ) -> None:
-        """See `mcf.kernels.executor.Launch`.
+        """Hold a launch (`mcf.kernels.executor.Launch`).
 
         Args:
             spec: the kernel, whose first fields are its results.
-            elements: of each tensor.
-            launch: prepared for these.
+            elements: number of elements of each tensor.
+            launch: the prepared launch.
             call: `launch.row` for these scalars.
-            scalars: of the row.
+            scalars: the scalars of the row.
         """
         sizes = [0 if f.uniform else int(f.format.itemsize) for f in spec.fields]
         self._place = Places(sum(f.written for f in spec.fields), sizes, elements).of
@@ -59,12 +59,12 @@ class OverOperands:
         self._asked = False
 
     def __call__(self, addresses: list[int]) -> Sequence[range] | None:
-        """Apply the kernel to tensors at some addresses, its results first.
+        """Apply the kernel to tensors at the addresses, its results first.
 
         Returns:
-            Which elements are still to be written, since some of each range need a step that the
+            Ranges of elements that the caller must compute, since some of them need a step that the
             kernel lacks; their operands are unchanged. None, with nothing written, where results
-            and operands share memory in a way that needs memory beside them.
+            overlap operands so that they need separate memory.
         """
         place = self._place(addresses)
         if place is Place.ACROSS:
@@ -83,7 +83,7 @@ class OverOperands:
 def expanded(
     groups: Sequence[Components], size: torch.Size, numbers: bool = False
 ) -> list[Components]:
-    """Operands as contiguous tensors of a shape; single numbers as they are, unless it is said."""
+    """Expand operands to contiguous tensors of a shape; scalars only if `numbers` is set."""
     return [
         g
         if g[0].shape == size or not (g[0].ndim or numbers)
@@ -95,10 +95,15 @@ def expanded(
 def of_one_shape(
     groups: Sequence[Components], most: int, numbers: bool = False
 ) -> list[Components] | None:
-    """Operands of several shapes as copies of one; None where they have one.
+    """Copy operands of several shapes to their common shape.
 
-    And where it has more elements than `most`, or there is none. Numbers beside others are operands
-    of several shapes if it is said.
+    Args:
+        groups: the components of each operand.
+        most: the largest number of elements of the common shape.
+        numbers: whether scalars count as operands of another shape.
+
+    Returns:
+        The copies; None if all shapes are equal, do not broadcast, or exceed `most`.
     """
     shapes = [g[0].shape for g in groups]
     longest = max(shapes, key=len)
@@ -111,27 +116,27 @@ def of_one_shape(
     return expanded(groups, size, numbers) if size.numel() <= most else None
 
 
-# Operands of results of at most so many elements are copied where they are broadcast.
+# Operands are copied to broadcast them to at most this number of elements.
 SMALL = 1 << 14
-# Room for what is broadcast to at most so many elements is kept.
+# A program with workspace broadcasts operands to at most this number of elements.
 _KEPT = 1024
-# Of results of at most so many elements a plan keeps one of each kind, and its room.
+# A plan holds a tensor of each result dtype up to this number of elements, for `empty_like`.
 _FEW = 64
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 
 
 class Plan:
-    """The launch of a kernel on contiguous components of one shape, or on one number for all.
+    """The launch of a kernel on contiguous components of one shape, or on scalars.
 
     Attributes:
-        launch: a function of addresses, those of the result and then `addresses`. It returns a sum
-            where the kernel counts the elements whose results are of no use; else None.
-        over: the same for results that may lie where operands do.
-        order: of the operands, for the kernel.
-        behind: the addresses of the tables that it reads after them.
+        launch: a function of addresses: those of the result, then `addresses`. It returns the
+            number of elements with invalid results if the kernel counts them, else None.
+        over: the launch for results that may overlap operands.
+        order: the order in which the kernel takes the operands.
+        behind: the addresses of tables, which follow the operands.
         broadcasts: whether operands have other shapes than the result, see `spread`.
-        takes_numbers: whether the kernel takes one number for all as it is.
+        takes_numbers: whether the kernel takes scalars without expanding them.
     """
 
     broadcasts, takes_numbers = False, True
@@ -144,7 +149,7 @@ class Plan:
         launch: Any,
         tables: Sequence[Tensor] = (),
     ) -> None:
-        """The operands in the order of the kernel's; one of them has the shape of the result."""
+        """Create a plan; `first` is an operand with the shape of the result."""
         self.order = tuple(order)
         self._as_given = self.order == (*range(len(order)),)
         self._tables = tables
@@ -161,9 +166,9 @@ class Plan:
         self._models = self._likes or [
             new_like(self.size, dtype, self.device) for dtype in self.dtypes
         ]
-        # By whether the result is copied to its place, see `_program`.
+        # By whether the result is copied to its target, see `_program`.
         self._programs: dict[bool, Program | None] = {}
-        # By the dtype of operands that are broadcast.
+        # Tensors of the result's shape, by the dtype of operands that are broadcast.
         self._wide: dict[torch.dtype, Tensor] = {}
 
     def _new(self, dtype: torch.dtype) -> Tensor:
@@ -171,7 +176,7 @@ class Plan:
 
     @classmethod
     def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
-        """The plan for operands of one kind, or None if only the operator can take them."""
+        """Create the plan for a signature, or return None if only the operator supports it."""
         named = dict(zip(operation.arguments, groups, strict=True))
         spread = of_one_shape(groups, SMALL)
         if spread is not None:
@@ -209,10 +214,10 @@ class Plan:
 
     @classmethod
     def of_formula(cls, formula: Formula, groups: Sequence[Components]) -> Plan | None:
-        """The plan of an elementary function, or None if only its operator can take the operands.
+        """Create the plan of an elementary function, or return None if only its operator works.
 
-        No kernel of a function has one number for all: but for what is one number itself, such an
-        operand is copied as those of other shapes are.
+        Kernels of functions take no scalars: scalars are expanded like operands of other shapes,
+        unless the result has one element.
         """
         spread = of_one_shape(groups, SMALL, numbers=True)
         if spread is not None:
@@ -233,11 +238,11 @@ class Plan:
         if terms[0] < max(terms):
             return None
         fmt = FORMATS[first.dtype]
-        # The operator says that there is no form in float32 registers.
+        # The operator raises the error for functions without a form in float32 registers.
         if registers_for(fmt, first.device) is FP32 and formula.name not in IN_FLOAT32:
             return None
         found = fused.kernel_for(formula.name, fmt, terms, first.device)
-        # Numbers of 16 bits are converted for the kernel, by the operator.
+        # The operator converts 16-bit components for the kernel.
         if found is None or fused.stored(fmt) is not fmt:
             return None
         spec, tables = found
@@ -246,7 +251,7 @@ class Plan:
         return None if launch is None else cls(spec, range(len(groups)), first, launch, tables)
 
     def spread(self, groups: Sequence[Components]) -> list[Components]:
-        """Operands as contiguous tensors of the result's shape, but for numbers it takes."""
+        """Expand operands to contiguous tensors of the result's shape, except scalars it takes."""
         if self._likes is None:
             return expanded(groups, self.size, not self.takes_numbers)
         return [g if self._as_it_is(g) else self._copied(g) for g in groups]
@@ -256,7 +261,7 @@ class Plan:
         return first.shape == self.size or (self.takes_numbers and not first.ndim)
 
     def _copied(self, group: Components) -> Components:
-        """Few components in the result's shape, to which a copy broadcasts them."""
+        """Broadcast the components of a small operand to the result's shape by copies."""
         kind = group[0].dtype
         like = self._wide.get(kind)
         if like is None:
@@ -264,9 +269,9 @@ class Plan:
         return tuple([_empty_like(like).copy_(c) for c in group])
 
     def run(self, groups: Sequence[Components]) -> list[Tensor] | None:
-        """The components of the result for operands of the kind.
+        """Compute the components of the result for operands of the signature.
 
-        None where some element needs a step that the kernel lacks.
+        Returns None where some element needs a step that the kernel lacks.
         """
         out = [*map(_empty_like, self._models)]
         if self._as_given:
@@ -276,11 +281,11 @@ class Plan:
         return out if counted is None or not counted[0] else None
 
     def compute(self, groups: Sequence[Components]) -> list[Tensor] | None:
-        """`run`, or `broadcast` where operands have other shapes than the result."""
+        """Call `run`, or `broadcast` if operands have other shapes than the result."""
         return self.broadcast(groups) if self.broadcasts else self.run(groups)
 
     def broadcast(self, groups: Sequence[Components]) -> list[Tensor] | None:
-        """`run` of operands of several shapes, contiguous ones."""
+        """Compute the result for contiguous operands of several shapes, as `run`."""
         program = self._program(groups, aside=False)
         if program is None:
             return self.run(self.spread(groups))
@@ -288,23 +293,23 @@ class Plan:
         return out if program([*map(_address, chain(*groups, out))]) else None
 
     def into(self, groups: Sequence[Components], parts: Components) -> bool | None:
-        """Write the result into components of its kind, which may be operands.
+        """Write the result into components of its format and shape, which may be operands.
 
         Returns:
-            None for operands of many elements, False where some element needs a step that the
-            kernel lacks; nothing is written then.
+            Whether the result was written. False where some element needs a step that the kernel
+            lacks; None for operands too large for a program.
         """
         program = self._program(groups, aside=True)
         return None if program is None else program([*map(_address, chain(*groups, parts))])
 
     def _program(self, groups: Sequence[Components], aside: bool) -> Program | None:
-        """The launch after copies of what has another shape, for operands of these ones' kind.
+        """Return the program that copies broadcast operands and launches the kernel.
 
-        None where these copies are many.
+        It is None where copies would be larger than `_KEPT` elements.
 
         Args:
-            groups: the operands.
-            aside: whether the result is copied to its place when nothing reads operands any more.
+            groups: operands of the signature.
+            aside: whether the result is computed in workspace and then copied to its target.
         """
         try:
             return self._programs[aside]
@@ -318,37 +323,37 @@ class Plan:
             return None
         given, results = len(flat), [*range(len(flat), len(flat) + len(self.dtypes))]
         steps: list[Step] = []
-        rooms: list[int] = []
+        workspaces: list[int] = []
         places: list[list[int]] = []
         at = 0
         for group in groups:
             own, first = [*range(at, at + len(group))], group[0]
             at += len(group)
             if not self._as_it_is(group):
-                start = given + len(results) + len(rooms)
+                start = given + len(results) + len(workspaces)
                 copied = [*range(start, start + len(group))]
                 number = np.arange(first.numel()).reshape(first.shape)
                 index = np.broadcast_to(number, self.size)
                 steps.append(Move(own, copied, self.count, index, first.element_size()))
-                rooms += [self.count * first.element_size()] * len(group)
+                workspaces += [self.count * first.element_size()] * len(group)
                 own = copied
             places.append(own)
         targets, end = results, given + len(results)
         if aside:
-            results = [*range(end + len(rooms), end + len(rooms) + len(targets))]
-            rooms += [self.count * dtype.itemsize for dtype in self.dtypes]
-        behind = range(end + len(rooms), 1 << 30)[: len(self.behind)]
+            results = [*range(end + len(workspaces), end + len(workspaces) + len(targets))]
+            workspaces += [self.count * dtype.itemsize for dtype in self.dtypes]
+        behind = range(end + len(workspaces), 1 << 30)[: len(self.behind)]
         read = [place for k in self.order for place in places[k]]
         steps.append(Launch(self.launch, [*results, *read, *behind]))
         if aside:
             size = self.dtypes[0].itemsize
             steps.append(Move(results, targets, self.count, size=size))
-        return Program.of(steps, end, rooms, self.behind, self)
+        return Program.of(steps, end, workspaces, self.behind, self)
 
     def aside(self, groups: Sequence[Components], parts: Components) -> bool:
-        """Write the result into components of its kind, wherever they lie.
+        """Compute the result in new memory and copy it into components, which may overlap operands.
 
-        It is computed beside them. False, with nothing written, as in `run`.
+        Returns False, with nothing written, where `run` returns None.
         """
         out = self.run(groups)
         if out is not None:
@@ -356,7 +361,7 @@ class Plan:
         return out is not None
 
     def addresses(self, groups: Sequence[Components]) -> list[int]:
-        """Where the operands are, in the order of the kernel's."""
+        """Return the addresses of operands and tables in the kernel's order."""
         found: list[int] = []
         for k in self.order:
             found += map(_address, groups[k])
@@ -365,9 +370,10 @@ class Plan:
 
 
 def new_like(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One number that stands for all of a contiguous tensor, which is made in its likeness.
+    """Return a model from which `empty_like` allocates contiguous tensors.
 
-    That takes half of what it takes to say size, dtype and device.
+    It is an expanded scalar where possible. `empty_like` takes half the time of `empty` with size,
+    dtype and device.
     """
     one = torch.empty([1] * len(size), dtype=dtype, device=device).expand(size)
     if _empty_like(one).is_contiguous():
@@ -376,9 +382,9 @@ def new_like(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tens
 
 
 def row_launch(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:
-    """A kernel on tensors of one size, as a function of their addresses.
+    """Return the launch of a kernel on tensors of one size, as a function of their addresses.
 
-    The only scalar that operations have is the constant 1.
+    The only scalar of operations is the constant 1.
     """
     launch = registry.prepare(spec, [[like] * len(spec.fields)])
     assert launch is not None
@@ -390,7 +396,7 @@ _cpu = torch.device("cpu")
 
 
 def in_float64(x: Tensor) -> bool:
-    """Whether a tensor on a CPU has components that are computed with in float64 registers."""
+    """Return whether a CPU tensor's components are computed in float64 registers."""
     if x.device.type != "cpu":
         return False
     return x.dtype is torch.float64 or (
@@ -399,8 +405,8 @@ def in_float64(x: Tensor) -> bool:
 
 
 def rounding(state: int, fmt: Format, terms: int, like: Tensor) -> Callable[[list[int]], Any]:
-    """What rounds so many registers to the nearest components of a format, of addresses.
+    """Return the launch that rounds `state` float64 registers to the nearest expansion.
 
-    It counts elements that only the operator rounds.
+    It counts elements that only the operator can round.
     """
     return row_launch(conversions.kernel(nearest, FP64, state, fmt, terms), like)

@@ -1,7 +1,7 @@
-"""Variances, standard deviations, 2-norms and dot products of few numbers by plan.
+"""Cached launches of variances, standard deviations, 2-norms and dot products.
 
-They are the kernels of `mcf.reductions` on rows of components, one after the other in room that the
-plan keeps. Those of float32 are float64 between the first fold and the result.
+A plan runs the kernels of `mcf.reductions` on rows of components, with a workspace of its own.
+float32 components are float64 between the first fold and the result.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64 = torch.float64
 _MOST = 1024
 _plans: dict[tuple[Any, ...], MomentPlan | None] = {}
-# Powers of two up to this are factors that lose nothing and leave no result out of range.
+# Scaling by powers of two up to this exponent is exact and keeps results in range.
 _RANGE = 1000
 
 
 def moment(
     name: str, x: Any, dim: Any = None, keepdim: bool = False, correction: float = 0, y: Any = None
 ) -> MCFTensor | None:
-    """A moment over dimensions, or None where there is no plan for it.
+    """Return a moment over dimensions, or None where no plan supports it.
 
     Args:
         name: "var", "std", "norm" or "dot".
         x: the tensor.
-        dim: over which; None or none for all of them.
-        keepdim: whether they stay with the size 1.
+        dim: the dimensions; None or an empty list for all.
+        keepdim: whether they remain with size 1.
         correction: of a variance.
         y: the other vector of a dot product.
     """
@@ -84,7 +84,7 @@ class MomentPlan:
     def __init__(
         self, fmt: Format, terms: int, rows: int, size: torch.Size, programs: Sequence[Program]
     ) -> None:
-        """A plan for so many rows; its program, and of a root that of numbers of any size."""
+        """Create a plan; the last program of a root computes rows that have been scaled."""
         self._rows = rows
         one = torch.empty(size, dtype=fmt.dtype, device="cpu")
         self._likes, self._size, self._device = [one] * terms, size, one.device
@@ -95,7 +95,7 @@ class MomentPlan:
     def of(
         cls, name: str, parts: list[Components], dim: Any, keepdim: bool, correction: float
     ) -> MomentPlan | None:
-        """The plan for tensors of one kind, or None if only the operators can take them."""
+        """Create the plan for a signature, or return None if only the operators support it."""
         like, terms = parts[0][0], len(parts[0])
         count, wide = like.numel(), like.dtype is _FLOAT64
         most = SMALL if not like.is_contiguous() else _MANY if name in _SPREAD else count
@@ -126,7 +126,7 @@ class MomentPlan:
             return None
         degrees = max(0.0, rows.length - correction)
         if 0 < degrees < 1:
-            # A root beyond the range is not only multiplied by a power of two.
+            # The quotient could leave the range, which scaling by a power of two does not mend.
             return None
         size = torch.Size(rows.result_shape(keepdim))
         kind = _Kind(name, fmt, terms, state, *shape, degrees, folds)
@@ -141,7 +141,7 @@ class MomentPlan:
         return cls(fmt, terms, shape[0], size, found) if len(found) == len(programs) else None
 
     def run(self, parts: list[Components]) -> MCFTensor | None:
-        """The moment of components of the kind; None for what is scaled otherwise."""
+        """Compute the moment; return None for values that need the operator's scaling."""
         out = [*map(_empty_like, self._likes)]
         given = [place for group in parts for place in map(_address, group)]
         if not self.program([*given, *map(_address, out)]) and not self._scaled(parts[0], out):
@@ -149,13 +149,13 @@ class MomentPlan:
         return fresh(out, self._size, self._dtype, self._device)
 
     def bound(self, parts: list[Components], out: Sequence[Tensor]) -> Parts:
-        """What writes the moment of operands that stay where they are."""
+        """Return the launches that write the moment of operands at fixed addresses."""
         given = [place for group in [*parts, out] for place in map(_address, group)]
         return [(self.program, (given,))], None
 
     def _scaled(self, x: Components, out: Sequence[Tensor]) -> bool:
-        """Write the root of one row, as std and norm have it: its largest is brought below 1."""
-        # Rows are scaled each on its own, and those of float32 not at all.
+        """Write the root of one row, scaled so that its largest value is below 1."""
+        # Several rows need a scale each; float32 rows, added in float64, need none.
         alone = self._rows == 1 and self._dtype is _FLOAT64
         exponent = _exponent(x[0]) if alone else None
         if exponent is None:
@@ -168,17 +168,17 @@ class MomentPlan:
 
 
 class _Kind(NamedTuple):
-    """What a moment of so many rows takes.
+    """The signature of a moment of rows.
 
     Args:
         name: see `moment`.
-        fmt: of the components.
-        terms: how many they are.
-        state: how many float64 registers a sum has.
-        rows: how many.
-        length: of each.
-        degrees: what squares are divided by.
-        folds: prepared ones, of sums and of products.
+        fmt: format of the components.
+        terms: number of components.
+        state: number of float64 registers of a sum.
+        rows: number of rows.
+        length: length of each row.
+        degrees: divisor of the sum of squares.
+        folds: prepared folds, of sums and of products.
     """
 
     name: str
@@ -191,12 +191,12 @@ class _Kind(NamedTuple):
     folds: Any
 
     def program(self, size: torch.Size, index: Any, looked: bool) -> Program | None:
-        """The steps of the moment.
+        """Create the program of the moment.
 
         Args:
-            size: of the result.
-            index: of the elements in their rows, where those are gathered first.
-            looked: whether roots are of numbers that need no scale, and else not taken.
+            size: size of the result.
+            index: offsets of the elements of the rows, where they are gathered first.
+            looked: whether the program of a root checks that its values need no scale.
         """
         terms, state, fmt = self.terms, self.state, self.fmt
         rows, count, item = self.rows, self.rows * self.length, int(self.fmt.itemsize)
@@ -204,19 +204,20 @@ class _Kind(NamedTuple):
         given = terms * (3 if self.name == "dot" else 2)
         sizes: list[int] = []
 
-        def rooms(number: int, each: int, used: bool = True) -> list[int]:
+        def workspaces(number: int, each: int, used: bool = True) -> list[int]:
             at = given + len(sizes)
             sizes.extend([each if used else 0] * number)
             return [*range(at, at + number)]
 
-        # Sums, what they settle to, means; differences, and rows or means as often as numbers.
+        # Workspace of each row: sums, finalized sums, means. Of each element: differences, repeated
+        # means, gathered rows, rows in float64.
         few, many = 8 * rows, 8 * count
-        partial, whole, other = (rooms(state, few) for _ in range(3))
-        gap = rooms(state, many, differs)
-        spread = rooms(state, many, differs and rows > 1)
-        in_rows = rooms(terms, item * count, index is not None)
-        widened = rooms(state, many, differs and not wide)
-        last = rooms(state, few, not wide)
+        partial, whole, other = (workspaces(state, few) for _ in range(3))
+        gap = workspaces(state, many, differs)
+        spread = workspaces(state, many, differs and rows > 1)
+        in_rows = workspaces(terms, item * count, index is not None)
+        widened = workspaces(state, many, differs and not wide)
+        last = workspaces(state, few, not wide)
         lengths = np.array([self.length, self.degrees])
         fixed = [lengths.ctypes.data, lengths.ctypes.data + 8]
         length, degrees = given + len(sizes), given + len(sizes) + 1
@@ -226,7 +227,7 @@ class _Kind(NamedTuple):
         settle = row_launch(settle_kernel(state), one)
         number = frozenset("y" if rows > 1 else "")
         divide = row_launch(kernel(DIV, FP64, state, 1, uniform=number), one)
-        # A mean of one row is one number; several are spread over theirs.
+        # The mean of one row is a scalar; several means are repeated for the elements of their row.
         mean = frozenset("y" if self.length > 1 and rows == 1 else "")
         minus = row_launch(kernel(SUB, FP64, state, state, uniform=mean), all_of)
         steps: list[Step] = []
@@ -235,7 +236,7 @@ class _Kind(NamedTuple):
             steps.append(Move(x, in_rows, count, index, item))
             x = in_rows
         if rooted and looked and wide:
-            # A long fold of the numbers themselves looks at them itself: they are read once.
+            # A fold of the values themselves checks their range too, so that they are read once.
             if not differs and hasattr(products, "within"):
                 products = products.within(LEAST, LARGEST)
             else:
@@ -267,16 +268,16 @@ class _Kind(NamedTuple):
         return Program.of(steps, given, sizes, fixed, lengths)
 
 
-# What has differences from means, and up to how many elements there is room for them.
+# Moments of differences from means, and the largest number of elements with workspace for them.
 _SPREAD, _MANY = frozenset({"var", "std"}), 1 << 18
-# Many rows are folded side by side, for which operators have loops.
+# Largest number of rows; operators have loops that fold more rows side by side.
 _ROWS = 1 << 12
-# Roots of sums whose numbers may have to be scaled.
+# Roots, whose values may have to be scaled.
 _ROOTS = frozenset({"std", "norm"})
 
 
 def _exponent(x: Tensor) -> int | None:
-    """As `mcf.reductions.folds.row_exponents`; None out of the range of powers of two."""
+    """Return the exponent of the largest value, as `row_exponents` does; None beyond `_RANGE`."""
     largest = abs(x.item()) if x.numel() == 1 else x.abs().amax().item()
     if not math.isfinite(largest):
         return None

@@ -1,4 +1,4 @@
-"""Any floats as the components of their sum."""
+"""Normalise any floats to the expansion of their sum."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from mcf.kernels import operations
 
 
 def normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Expansions as they are, other elements renormalised."""
+    """Return the components with elements renormalised that are not yet expansions."""
     count = len(components)
     result = _total(components, count)
     overflow = ~result[0].isfinite()
     for c in components:
         overflow &= c.isfinite()
     if not visible(components[0]) or overflow.any():
-        # A partial sum that is beyond the largest number may be part of a sum that is not:
-        # sixteenths, and what dividing leaves of subnormal numbers.
+        # A partial sum may overflow where the total does not: add sixteenths, and the remainders
+        # of dividing subnormal numbers.
         sixteenths = [c / 16 for c in components]
         left = [c - 16 * s for c, s in zip(components, sixteenths, strict=True)]
         smaller = _total([*(16 * t for t in _total(sixteenths, count)), *left], count)
         result = [torch.where(overflow, a, r) for a, r in zip(smaller, result, strict=True)]
-    # An infinity with something below it is no expansion, though that leaves it as it is.
+    # An infinity above another component is no expansion, though their sum equals the infinity.
     already = components[0].isfinite()
     for above, below in itertools.pairwise(components):
         already &= operations.two_sum(above, below)[0] == above
@@ -37,7 +37,7 @@ def normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def are_expansions(components: Sequence[Tensor]) -> bool:
-    """Whether floats that nobody records are seen to be normalised, and alike."""
+    """Return whether unrecorded tensors are known to be normalised and of one format."""
     first = components[0]
     if first.dtype not in (torch.float32, torch.float64):
         return False
@@ -51,7 +51,7 @@ def are_expansions(components: Sequence[Tensor]) -> bool:
     if watched():
         return False
     if first.dtype is torch.float64 and first.numel() == 1:
-        # A sum of Python's is one of float64.
+        # Python adds in float64.
         values = [c.item() for c in components]
         return math.isfinite(values[0]) and all(a + b == a for a, b in itertools.pairwise(values))
     if not first.isfinite().all():
@@ -60,5 +60,5 @@ def are_expansions(components: Sequence[Tensor]) -> bool:
 
 
 def _total(floats: Sequence[Tensor], terms: int) -> Sequence[Tensor]:
-    """Their sum, renormalised."""
+    """Return the renormalised sum of floats."""
     return convert(operations.renormalize(floats, terms), floats[0].dtype, terms)

@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 def elements(x: Tensor, index: Any) -> Any:
-    """Return the offsets, in elements, of the elements of these numbers from a tensor's address."""
+    """Return the offsets from a tensor's address, in elements, of the elements at flat indices."""
     if not x.ndim:
         return np.zeros(index.shape, np.int64)
-    # As one row: of more than 8192 in a column NumPy 2.4 repeats the last ones.
+    # Flattened: for a column of more than 8192 indices NumPy 2.4 repeats the last results.
     digits = np.unravel_index(index.ravel(), x.shape)
     steps = zip(digits, x.stride(), strict=True)
     return sum((k * s for k, s in steps), np.zeros(index.size, np.int64)).reshape(index.shape)
 
 
 def elements_in_order(x: Tensor, order: Sequence[int]) -> Any:
-    """Return `elements` of all in an order of the dimensions; None where they lie in that order."""
+    """Return the offsets of all elements in an order of dimensions; None if that is 0, 1, ..."""
     numbers = np.arange(x.numel()).reshape(x.shape).transpose(order)
     found = elements(x, numbers).ravel()
     return None if np.array_equal(found, np.arange(x.numel())) else found

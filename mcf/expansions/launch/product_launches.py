@@ -1,7 +1,7 @@
-"""Matrix products of few numbers by plan: a fold of products, and what its partial sums settle to.
+"""Cached launches of small matrix products: a fold of products, then finalized partial sums.
 
-They are the kernels of `mcf.reductions.products`, prepared once for operands of a kind. An element
-has the same bits in a product of any shape.
+A plan runs the kernels of `mcf.reductions.products`, prepared once per signature. An element has
+the same bits in products of any shape.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST = 1024
 _plans: dict[tuple[Any, ...], ProductPlan | None] = {}
 
 
-# An order of a tensor's dimensions, and where one of size 1 is added, in place of a view.
+# A transposed view: the order of dimensions, and the position of a new dimension of size 1.
 Turned = tuple[tuple[int, ...], int | None]
 
 
@@ -42,17 +42,17 @@ def multiplied(
     plus: Any = None,
     out: Any = None,
 ) -> Any:
-    """x @ y of two matrices, a matrix and a vector, two batches or a batch and one of the others.
+    """Return x @ y, or None where no plan supports it.
 
-    None where there is no plan.
+    The operands are matrices, vectors and batches of matrices.
 
     Args:
         x: the left operand.
-        y: the right one.
-        first: how the left one is turned before.
-        second: how the right one is.
-        plus: an expansion that is added.
-        out: contiguous, where the result goes; it may share memory with an operand.
+        y: the right operand.
+        first: a transposed view of the left operand to multiply instead.
+        second: a transposed view of the right operand to multiply instead.
+        plus: an expansion to add.
+        out: a contiguous tensor for the result, which may share memory with an operand.
     """
     if type(x) is not MCFTensor or type(y) is not MCFTensor or watched():
         return None
@@ -86,7 +86,7 @@ def multiplied(
     if plan is None:
         return None
     if plan.laid:
-        # These are kept as long as the plan runs.
+        # The copies must live while the plan runs.
         copies = [plan.lay(k, COMPONENTS[terms]((one, two)[k]), given) for k in plan.laid]
         found = plan.run(given) if out is None else plan.into(given, out)
         del copies
@@ -105,14 +105,14 @@ class ProductPlan:
         summed: bool,
         laid: dict[int, Turned | None],
     ) -> None:
-        """A plan of a program.
+        """Create a plan of a program.
 
         Args:
-            like: what its result is like.
-            terms: components of each operand.
-            program: of the operands, what is added, and the result.
-            summed: whether something is added.
-            laid: which operands come in the order in which they are read, and how they are turned.
+            like: a tensor with size, dtype and device of the result.
+            terms: number of components of each operand.
+            program: takes the addresses of operands, addend and result.
+            summed: whether there is an addend.
+            laid: operands that are copied in the order of reading, with their transposed views.
         """
         self.laid = laid
         size, self._dtype = like.shape, like.dtype
@@ -123,7 +123,7 @@ class ProductPlan:
     def of(
         cls, likes: Sequence[Tensor], terms: int, turned: Sequence[Turned | None]
     ) -> ProductPlan | None:
-        """The plan for tensors of one kind, or None if only the operators can take them."""
+        """Create the plan for a signature, or return None if only the operators support it."""
         if not all(in_float64(c) and c.numel() for c in likes):
             return None
         a, b = (c if t is None else _view(c, t) for c, t in zip(likes, turned, strict=False))
@@ -131,7 +131,7 @@ class ProductPlan:
         if found is None:
             return None
         size, shape = found
-        # What is added is expanded by the plan only where that is little.
+        # The plan expands only small addends.
         if len(likes) > 2 and size.numel() > SMALL:
             return None
         fmt = FORMATS[a.dtype]
@@ -144,7 +144,7 @@ class ProductPlan:
         given = (number + 1) * terms
         sizes: list[int] = []
 
-        def rooms(each: int, elements: int, size: int = 8) -> list[int]:
+        def workspaces(each: int, elements: int, size: int = 8) -> list[int]:
             at = given + len(sizes)
             sizes.extend([size * elements] * each)
             return [*range(at, at + each)]
@@ -165,20 +165,20 @@ class ProductPlan:
                 continue
             index = elements_in_order(view, range(view.ndim))
             if index is not None:
-                moved = rooms(terms, view.numel(), item)
+                moved = workspaces(terms, view.numel(), item)
                 steps.append(Move(taken[k], moved, view.numel(), index, item))
                 taken[k] = moved
-        partial = rooms(state, count)
+        partial = workspaces(state, count)
         steps.append(Launch(call, taken[0] + taken[1], partial[0]))
         like = torch.empty(size, dtype=_FLOAT64, device="cpu")
-        product = taken[-1] if number == 2 else rooms(terms, count, item)
+        product = taken[-1] if number == 2 else workspaces(terms, count, item)
         settle = row_launch(settle_kernel(state), like)
         if fmt is FP64:
-            # What nobody asks for goes to room that nobody reads.
-            rest = rooms(state - terms, count)
+            # Components beyond the result's go to a workspace that nothing reads.
+            rest = workspaces(state - terms, count)
             steps.append(Launch(settle, [*product, *rest, *partial]))
         else:
-            whole = rooms(state, count)
+            whole = workspaces(state, count)
             steps.append(Launch(settle, [*whole, *partial]))
             steps.append(Launch(rounding(state, fmt, terms, like), [*product, *whole]))
         if number > 2:
@@ -190,14 +190,14 @@ class ProductPlan:
         return cls(new_like(size, a.dtype, a.device), terms, program, number > 2, laid)
 
     def lay(self, k: int, parts: Components, given: list[int]) -> list[Tensor]:
-        """Copies of an operand's components, whose addresses take the place of theirs."""
+        """Return contiguous copies of an operand's components; write their addresses to `given`."""
         turned = self.laid[k]
         copies = [(c if turned is None else _view(c, turned)).contiguous() for c in parts]
         given[k * self._terms : (k + 1) * self._terms] = map(_address, copies)
         return copies
 
     def run(self, given: list[int]) -> MCFTensor | None:
-        """The product of operands at some addresses; None where only the operator rounds it."""
+        """Compute the product of operands at addresses; None where only the operator rounds it."""
         like = self._like
         out = [_empty_like(like) for _ in range(self._terms)]
         if not self._program([*given, *map(_address, out)]):
@@ -205,10 +205,10 @@ class ProductPlan:
         return fresh(out, self._size, self._dtype, self._device)
 
     def into(self, given: list[int], out: MCFTensor) -> MCFTensor | None:
-        """The same written to a tensor; None, with nothing written, of another format or layout.
+        """Write the product to a tensor; return None, with nothing written, where that is unsafe.
 
-        What is written last reads no operand any more, but of a sum. What is rounded may have to be
-        rounded otherwise, and is not written there.
+        The last launch reads no operand, so `out` may overlap one, except where an addend is
+        read. A float32 result might need the operator's rounding, so it is not written to `out`.
         """
         own = out.__dict__
         first, terms = own["_c0"], own["_terms"]
@@ -231,7 +231,7 @@ def _view(x: Tensor, turned: Turned) -> Tensor:
 
 
 def _sizes(a: torch.Size, b: torch.Size) -> tuple[torch.Size, tuple[int, int, int, int]] | None:
-    """The result's size, and batch, rows, inner size and columns; None where there is no plan."""
+    """Return the result's size and (batch, rows, inner, columns); None for unsupported shapes."""
     dims = len(a), len(b)
     if a[-1:] != b[max(len(b) - 2, 0) :][:1]:
         return None
@@ -243,7 +243,7 @@ def _sizes(a: torch.Size, b: torch.Size) -> tuple[torch.Size, tuple[int, int, in
     elif dims == (1, 2):
         size = [b[1]]
     elif dims[0] > 2 and dims[1] in (1, 2):
-        # A vector or a matrix beside a batch is one for all rows.
+        # A vector or a matrix is shared by all rows of a batch.
         size = [*a[:-1], *b[1:]]
     elif dims == (3, 3) and a[0] == b[0]:
         size, batch = [a[0], a[1], b[2]], a[0]

@@ -1,7 +1,7 @@
-"""Order, extremes and running sums of few elements by plan (`mcf.kernels.row_tasks`).
+"""Cached launches of sorts, extremes and running sums of rows (`mcf.kernels.row_tasks`).
 
-A plan has the launch of the kernel that makes pairs canonical, which is what keys are, that of the
-loop, and what brings elements into rows and back.
+A plan gathers elements into rows, makes pairs canonical by a kernel so that they serve as keys,
+launches the loop, and scatters the results.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mcf.kernels.row_tasks import RowTask
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64, _INT64 = torch.float64, torch.int64
 
-# Elements of a result, which is allocated in the likeness of another.
+# Results up to this number of elements are allocated by `empty_like` of a cached tensor.
 _FEW = 64
 _MOST = 1024
 _plans: dict[tuple[Any, ...], RowPlan | None] = {}
 
-# Tasks of which a row has one result.
+# Tasks with one result per row.
 _REDUCTIONS = frozenset({"largest", "smallest", "kth", "median", "prod"})
-# Of which numbers come without indices, and without keys.
+# Tasks without indices and keys.
 _SCANS = frozenset({"cumsum", "cumprod", "prod"})
 
 
@@ -47,16 +47,16 @@ def arranged(
     keepdim: bool = False,
     moved: bool = True,
 ) -> tuple[Any, Any] | None:
-    """Numbers and indices of a task on the rows of few elements; None where there is no plan.
+    """Return values and indices of a task on rows, or None where no plan supports it.
 
     Args:
-        name: a task's, or "kth" or "median".
+        name: name of a task, or "kth" or "median".
         x: the tensor.
-        dim: along which the rows are, of "largest", "smallest" and "prod" several; None for all
+        dim: dimension of the rows; several for "largest", "smallest" and "prod"; None for all
             elements as one row.
-        option: of "sort" whether descending, of "kth" the rank from 1.
-        keepdim: whether a dimension that goes stays with the size 1.
-        moved: whether the numbers are wanted.
+        option: for "sort" whether descending, for "kth" the rank from 1.
+        keepdim: whether a reduced dimension remains with size 1.
+        moved: whether to return the values.
     """
     if watched():
         return None
@@ -83,9 +83,9 @@ def arranged(
 
 
 def _are_keys(parts: Components) -> bool:
-    """Whether finite components are canonical for certain (`mcf.convert.rounding.canonical`).
+    """Return whether components are surely canonical (`mcf.convert.rounding.canonical`).
 
-    Each is the rounding of what it and the next sum to, and none of them is half of a gap.
+    They are finite, each equals the rounded sum of itself and the next, and no sum is a tie.
     """
     c = [p.numpy() for p in parts]
     if not np.isfinite(c[0]).all():
@@ -102,18 +102,18 @@ def _are_keys(parts: Components) -> bool:
 
 
 def canonical_launch(terms: int, like: Tensor) -> Callable[[list[int]], Any]:
-    """What writes the canonical components of pairs of float64, as a function of addresses."""
+    """Return the launch that makes float64 expansions canonical, as a function of addresses."""
     return row_launch(renormalize_kernel(FP64, terms, terms), like)
 
 
 class RowPlan:
-    """A task on components as a program of their addresses and of the results'.
+    """A task on components as a program of the addresses of operands and results.
 
-    Numbers of float32 are float64 in between: they are moved, and nothing is computed.
+    float32 values are converted to float64 and back, which is exact, since tasks only move them.
     """
 
     def __init__(self, task: RowTask, size: torch.Size, like: Tensor, program: Program) -> None:
-        """A plan of a program that writes results of a size: the index first, if there is one."""
+        """Create a plan of a program that writes results of a size, the index first if any."""
         self._size, self._device, self._program = size, like.device, program
         self._dtype = like.dtype
         indexed = task.name not in _SCANS
@@ -136,7 +136,7 @@ class RowPlan:
         keepdim: bool,
         moved: bool,
     ) -> RowPlan | None:
-        """The plan for tensors of one kind, or None if only the operators can take them."""
+        """Create the plan for a signature, or return None if only the operators support it."""
         size, count = list(like.shape), like.numel()
         if like.device.type != "cpu" or not 0 < count <= SMALL:
             return None
@@ -177,7 +177,7 @@ class RowPlan:
         return None if program is None else cls(task, result, like, program)
 
     def run(self, given: list[int]) -> tuple[Any, Any]:
-        """Numbers and indices of components at these addresses; None for what is not wanted."""
+        """Return values and indices for components at addresses; None for those not requested."""
         if self._likes is None:
             out = [*map(self._new, self._kinds)]
         else:
@@ -190,7 +190,7 @@ class RowPlan:
 
 
 def _back(shape: torch.Size, order: tuple[int, ...]) -> Any:
-    """Where in rows each element of a tensor lies; None where that is its place."""
+    """Return the index in rows of each element of a tensor; None for the identity."""
     moved = np.arange(shape.numel()).reshape([shape[d] for d in order])
     found = moved.transpose(sorted(range(len(order)), key=order.__getitem__)).ravel()
     return None if np.array_equal(found, np.arange(shape.numel())) else found
@@ -199,15 +199,15 @@ def _back(shape: torch.Size, order: tuple[int, ...]) -> Any:
 def _program(
     task: RowTask, shape: tuple[int, int], call: Any, index: Any, results: int, back: Any, item: int
 ) -> Program | None:
-    """The steps of a task.
+    """Create the program of a task.
 
     Args:
         task: the task.
-        shape: of the rows.
+        shape: number and length of rows.
         call: the prepared loop.
-        index: of the elements in their rows, where those are gathered first.
-        results: how many elements a result has.
-        back: of the results in their places, where those are moved.
+        index: offsets of the elements of the rows, or None if they are in order.
+        results: number of elements of a result.
+        back: index in rows of each element of the result, or None if they are in order.
         item: bytes of a component.
     """
     count, terms, scan = math.prod(shape), task.terms, task.name in _SCANS
@@ -215,7 +215,7 @@ def _program(
     x, out = [*range(terms)], [*range(terms, terms + made)]
     sizes: list[int] = []
 
-    def rooms(number: int, elements: int) -> list[int]:
+    def workspaces(number: int, elements: int) -> list[int]:
         at = terms + made + len(sizes)
         sizes.extend([8 * elements] * number)
         return [*range(at, at + number)]
@@ -223,16 +223,16 @@ def _program(
     steps: list[Step] = []
     narrow = item == 4
     if index is not None or narrow:
-        rows = rooms(terms, count)
+        rows = workspaces(terms, count)
         steps.append(Move(x, rows, count, index, item, 8 * narrow))
         x = rows
     keys = [] if scan else x
-    # Of three and four components only those come that are their own keys.
+    # Three and four components are canonical already (`_are_keys`), so they are their own keys.
     if not scan and terms == 2:
-        keys = rooms(terms, count)
+        keys = workspaces(terms, count)
         like = torch.empty(count, dtype=_FLOAT64, device="cpu")
         steps.append(Launch(canonical_launch(terms, like), keys + x))
-    first = out if back is None and not narrow else rooms(made, results)
+    first = out if back is None and not narrow else workspaces(made, results)
     steps.append(Launch(call, [*first, *keys, *x[: terms if scan else task.moved]]))
     if narrow:
         steps.append(Move(first[:1], out[:1], results, back))

@@ -1,8 +1,8 @@
-"""Powers of two that keep the squares of a row's numbers in the range of their format.
+"""Choose powers of two that keep the squares of a row's values in the range of their format.
 
-A norm or a variance is as large as the numbers it is of, while their squares overflow, or have no
-bits left, in the outer three quarters of the exponents. Multiplied by a power of two, the numbers
-change in no bit. Rows in the middle of the range, which are almost all, have the factor 1.
+A norm is as large as its values, while their squares overflow or underflow in the outer part of the
+range of exponents. Scaling by a power of two is exact. Rows in the middle of the range, which are
+almost all, have the factor 1.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mcf.reductions.folds import row_exponents
 
 
 def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor | None:
-    """Return a factor for each row that brings its largest number to [1/2, 1), or None.
+    """Return a factor for each row that scales its largest value to [1/2, 1), or None.
 
     Args:
-        x: the numbers.
-        dims: the dimensions of a row, which the factors have with the size 1.
-        least: a positive number that counts as one of each row.
+        x: the values.
+        dims: the dimensions of a row, which the factors have with size 1.
+        least: a positive number that counts as a value of each row.
 
     Returns:
         Powers of two in the dtype of x; 1 for rows whose fourth powers stay far from the ends of
@@ -43,7 +43,7 @@ def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor |
         rows = largest.to(register.dtype).reshape(-1, 1)
         exponent = row_exponents(rows).reshape(largest.shape)
     else:
-        # A tensor of a transform may hold an expansion, which the operator does not take.
+        # A tensor of a transform may wrap an expansion, which the operator does not take.
         exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))[1].long()
     if least > 0:
         exponent = exponent.clamp(min=math.frexp(least)[1])
@@ -55,18 +55,18 @@ def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor |
 
 
 def beside(value: float, x: Any, scale: Tensor) -> Any:
-    """Return a number times a row's factor, with the digits that it has beside x in a sum."""
-    # torch.export follows expansions that are made of its inputs.
+    """Return a number times each row's factor, in the format of x."""
+    # torch.export traces expansions that are created from its inputs, such as by `new_full`.
     return x.new_full(scale.shape, value) * scale
 
 
 class MeanSquare(NamedTuple):
-    """The numbers x of rows times a factor, and the mean of their squares.
+    """Scaled rows, and the mean of their squares.
 
     Args:
-        x: the numbers times the factor.
-        square: the mean of their squares.
-        total: the sum of that and eps, which is multiplied by the factor's square.
+        x: the values times the factor.
+        square: the mean of the squares of `x`.
+        total: `square` plus eps times the square of the factor.
         scale: the factor, or None for 1.
     """
 
@@ -77,7 +77,7 @@ class MeanSquare(NamedTuple):
 
 
 def mean_square(x: Any, dims: Sequence[int], eps: float = 0.0) -> MeanSquare:
-    """Return the mean of squares over dimensions that stay, each row's in a range of its own."""
+    """Return the mean of squares over dimensions (kept with size 1), with a scale for each row."""
     scale = row_scale(x, dims, math.sqrt(max(eps, 0.0)))
     if scale is None:
         square = (x * x).mean(dims, keepdim=True)

@@ -1,4 +1,4 @@
-"""Searches for few numbers in a sequence of few by plan (`mcf.kernels.row_tasks`)."""
+"""Cached launches of searches in small sorted sequences (`mcf.kernels.row_tasks`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _plans: dict[tuple[Any, ...], SearchPlan | None] = {}
 
 
 def places(sequence: Any, values: Any, right: bool) -> Tensor | None:
-    """How many elements of a sorted sequence precede each value; None where there is no plan."""
+    """Return how many elements of a sorted sequence precede each value, or None without a plan."""
     if type(sequence) is not MCFTensor or type(values) is not MCFTensor or watched():
         return None
     own, wanted = sequence.__dict__, values.__dict__
@@ -48,10 +48,10 @@ def places(sequence: Any, values: Any, right: bool) -> Tensor | None:
 
 
 class SearchPlan:
-    """The launches that make two tensors canonical, and that of the search."""
+    """The launches that make two tensors canonical, and the launch of the search."""
 
     def __init__(self, sequence: Tensor, wanted: Tensor, terms: int, call: Any) -> None:
-        """A plan of a prepared loop over the numbers."""
+        """Create a plan of a prepared loop over the wanted values."""
         self._call, self._terms = call, terms
         self._sizes = sequence.numel(), wanted.numel()
         self._like = torch.empty(wanted.shape, dtype=torch.int64, device="cpu")
@@ -60,7 +60,7 @@ class SearchPlan:
 
     @classmethod
     def of(cls, sequence: Tensor, wanted: Tensor, terms: int, right: bool) -> SearchPlan | None:
-        """The plan for tensors of one kind, or None if only the operators can take them."""
+        """Create the plan for a signature, or return None if only the operators support it."""
         if sequence.device.type != "cpu" or wanted.device.type != "cpu" or sequence.ndim != 1:
             return None
         if terms > 2 or not all(0 < c.numel() <= SMALL for c in (sequence, wanted)):
@@ -71,12 +71,12 @@ class SearchPlan:
         return None if call is None else cls(sequence, wanted, terms, call)
 
     def run(self, there: list[int], given: list[int]) -> Tensor:
-        """The places of components at some addresses among those at others."""
+        """Return the indices at which values at the addresses `given` are inserted in `there`."""
         out = torch.empty_like(self._like)
         if self._terms == 1:
             self._call([out.data_ptr(), *there, *given])
             return out
-        # A call's room is one that no other call has at the time.
+        # Concurrent calls must not share a workspace.
         try:
             found = self._free.pop()
         except IndexError:
@@ -89,10 +89,14 @@ class SearchPlan:
         return out
 
     def _room(self) -> tuple[Tensor, list[int], list[int]]:
-        """Room for the keys, and the addresses of both."""
+        """Return a workspace for the keys, and the addresses of both sets of keys."""
         size, count = self._sizes
-        room = torch.empty(self._terms * (size + count), dtype=_FLOAT64, device="cpu")
-        start = room.data_ptr()
+        workspace = torch.empty(self._terms * (size + count), dtype=_FLOAT64, device="cpu")
+        start = workspace.data_ptr()
         middle = start + 8 * self._terms * size
         each = range(self._terms)
-        return room, [start + 8 * size * k for k in each], [middle + 8 * count * k for k in each]
+        return (
+            workspace,
+            [start + 8 * size * k for k in each],
+            [middle + 8 * count * k for k in each],
+        )

@@ -1,7 +1,7 @@
-"""Exponentials of small matrices, as few native calls.
+"""Compute exponentials of small matrices in a small number of native calls.
 
-They are the steps of `mcf.linalg.matrix_exponential`: the sums of columns are one native call, the
-polynomial another, and each squaring one more. The number of squarings depends on the matrices.
+These are the steps of `mcf.linalg.matrix_exponential`: one native call for the sums of columns, one
+for the polynomial, one for each squaring. The number of squarings depends on the matrices.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from mcf.linalg.triangular import BLOCK
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64, _cpu = torch.float64, torch.device("cpu")
-# Elements of a component up to which operators take longer than what they compute.
+# Largest number of elements of a component: above it the operators' overhead is small.
 _MOST = 4096
-# Elements of a component of which a plan keeps the room of a call.
+# Largest number of elements of a component whose workspace is cached between calls.
 _FEW = 1024
 
 _FORMATS = frozenset({torch.float64, torch.float32})
@@ -41,7 +41,7 @@ _FORMATS = frozenset({torch.float64, torch.float32})
 _MOST_RUNS = 1024
 
 Places = list[int]
-# Computes a result of the components of a matrix; None where it cannot.
+# Computes the result from the components of a matrix; returns None where it cannot.
 Run = Callable[[Components], MCFTensor | None]
 _runs: dict[tuple[Any, ...], Run | None] = {}
 
@@ -56,14 +56,14 @@ def _new(size: Any) -> Tensor:
 
 
 class _Unprepared(Exception):
-    """An executor has no loop that is called by addresses."""
+    """An executor has no prepared loop that takes addresses."""
 
 
 class _Steps:
-    """Steps on matrices [count, n, n] of expansions, and the rooms between them.
+    """Steps on matrices [count, n, n] of expansions, and the workspaces between them.
 
-    A matrix is the places of its components: of those that a call gives, of rooms behind them, or
-    of constants, whose places are numbered from `_CONSTANTS` on until there is a program.
+    A matrix is a list of address indices of its components. Indices of operands come first, then
+    workspaces; those of constants start at `_CONSTANTS` until the program is created.
     """
 
     def __init__(self, terms: int, count: int, n: int, given: int) -> None:
@@ -75,28 +75,28 @@ class _Steps:
         self._given = given
 
     def rooms(self, each: int, elements: int | None = None) -> Places:
-        """New rooms, which follow each other in memory."""
+        """Return indices of new workspaces, which are adjacent in memory."""
         at = self._given + len(self._sizes)
         self._sizes += [8 * (self.like.numel() if elements is None else elements)] * each
         return [*range(at, at + each)]
 
     def constants(self, *values: Tensor) -> Places:
-        """What is always in one place."""
+        """Return indices of tensors with fixed addresses."""
         at = _CONSTANTS + len(self._constants)
         self._constants += values
         return [*range(at, at + len(values))]
 
     def move(self, x: Places, out: Places, index: Any = None) -> None:
-        """A copy, of elements as an index says."""
+        """Add a copy, with elements gathered by an index."""
         self._steps.append(Move(x, out, self.like.numel(), index))
 
     def convert(self, x: Places, out: Places) -> None:
-        """The nearest expansion of as many components."""
+        """Add a rounding to the nearest expansion of the same number of components."""
         spec = conversions.kernel(nearest, FP64, self.terms, FP64, self.terms)
         self._launch(spec, [self.like] * (2 * self.terms), [*out, *x])
 
     def size(self, x: int) -> int:
-        """|x| of single components."""
+        """Add |x| of a single component, and return its index."""
         [out] = self.rooms(1)
         self._launch(kernel(ABS, FP64, 1), [self.like] * 2, [out, x])
         return out
@@ -104,14 +104,14 @@ class _Steps:
     def combined(
         self, operation: Operation, number: Places, others: list[Places], out: Places
     ) -> None:
-        """An operation on one number for all and on matrices."""
+        """Add an operation on a scalar and matrices."""
         spec = kernel(operation, FP64, *[self.terms] * (1 + len(others)), uniform=frozenset({"x"}))
         fields = [self.like] * self.terms
         row = [*fields, *[_new(())] * self.terms, *fields * len(others)]
         self._launch(spec, row, [*out, *number, *(p for x in others for p in x)])
 
     def product(self, x: Places, y: Places, out: Places) -> None:
-        """The product of matrices, as `mcf.reductions.products` has it; of [count, m, n] too."""
+        """Add a matrix product, as `mcf.reductions.products` computes it."""
         count, n, _ = self.like.shape
         terms = len(x)
         rows = n if terms == self.terms else 1
@@ -122,7 +122,7 @@ class _Steps:
         like = _new((count, rows, n))
         key = (spec.state, rows)
         if key not in self._partial:
-            # What nobody asks for goes to room that nobody reads.
+            # Components beyond the result's go to a workspace that nothing reads.
             self._partial[key] = tuple(
                 self.rooms(k, like.numel()) for k in (spec.state, spec.state - terms)
             )
@@ -132,14 +132,14 @@ class _Steps:
         self._launch(settle, [like] * (2 * spec.state), [*out, *rest, *partial])
 
     def _launch(self, spec: Elementwise, row: list[Tensor], places: Places) -> None:
-        """A kernel; the only scalar that operations have is the constant 1."""
+        """Add the launch of a kernel; the only scalar of operations is the constant 1."""
         launch = registry.prepare(spec, [row])
         if launch is None:
             raise _Unprepared
         self._steps.append(Launch(launch.row(np.ones((1, len(spec.scalars)))), places))
 
     def program(self) -> Program:
-        """All of them."""
+        """Return the program of all steps."""
         first = self._given + len(self._sizes)
 
         def numbered(places: Any) -> Places:
@@ -162,7 +162,7 @@ _CONSTANTS = 1 << 30
 
 
 def _opened(terms: int, a: Tensor) -> Program:
-    """Of A: it in normalised components, [count, n, n], and the sums of |A|'s columns."""
+    """Return the program that normalises A to [count, n, n] and sums the columns of |A|."""
     steps = _Steps(terms, *_flat(a)[:2], 2 * terms + 1)
     given, out = [*range(terms)], [*range(terms, 2 * terms)]
     index = elements_in_order(a, range(a.ndim))
@@ -177,13 +177,13 @@ def _opened(terms: int, a: Tensor) -> Program:
 
 
 def _taylor(terms: int, count: int, n: int) -> Program:
-    """Of A and a result: the polynomial."""
+    """Return the program that writes the Taylor polynomial of A to a result."""
     steps = _Steps(terms, count, n, 2 * terms)
     x, out = [*range(terms)], [*range(terms, 2 * terms)]
     eye = torch.eye(n, dtype=_FLOAT64, device="cpu").expand(count, n, n).contiguous()
     zero = torch.zeros_like(eye)
     one = steps.constants(eye, *[zero] * (terms - 1))
-    # Sums are in two of these in turn.
+    # Sums alternate between two workspaces.
     turns = [steps.rooms(terms), steps.rooms(terms)]
 
     def product(x: Places, y: Places) -> Places:
@@ -209,7 +209,7 @@ def _taylor(terms: int, count: int, n: int) -> Program:
 
 
 def _square(terms: int, count: int, n: int) -> Program:
-    """Of A and a result: A A."""
+    """Return the program that writes A A to a result."""
     steps = _Steps(terms, count, n, 2 * terms)
     x = [*range(terms)]
     steps.product(x, x, [*range(terms, 2 * terms)])
@@ -217,14 +217,14 @@ def _square(terms: int, count: int, n: int) -> Program:
 
 
 def _closed(terms: int, count: int, n: int) -> Program:
-    """Of A and a result: it in normalised components."""
+    """Return the program that writes A in normalised components to a result."""
     steps = _Steps(terms, count, n, 2 * terms)
     steps.convert([*range(terms)], [*range(terms, 2 * terms)])
     return steps.program()
 
 
 class _Room(NamedTuple):
-    """Matrices [2, terms, count, n, n] and the sums of columns [count, n], and where they are."""
+    """A workspace: matrices [2, terms, count, n, n], sums of columns [count, n], addresses."""
 
     matrices: Any
     sums: Any
@@ -275,31 +275,31 @@ def _prepared(terms: int, a: Tensor) -> Run | None:
         return _Room(matrices, sums, at, others, sums.ctypes.data)
 
     def run(parts: Components) -> MCFTensor | None:
-        # A call's room is one that no other call has at the time.
+        # Concurrent calls must not share a workspace.
         try:
-            room = free.pop()
+            workspace = free.pop()
         except IndexError:
-            room = made()
+            workspace = made()
         out = [_empty_like(like) for _ in parts]
-        done = opened([*map(_address, parts), *room.at, room.sums_at])
-        done = done and closed([*_powered(room), *map(_address, out)])
+        done = opened([*map(_address, parts), *workspace.at, workspace.sums_at])
+        done = done and closed([*_powered(workspace), *map(_address, out)])
         if kept:
-            free.append(room)
+            free.append(workspace)
         return fresh(out, size, _FLOAT64, _cpu) if done else None
 
-    def _powered(room: _Room) -> Places:
-        """Where e^A is."""
-        exponents = [*map(_exponent, room.sums.max(1).tolist())]
+    def _powered(workspace: _Room) -> Places:
+        """Compute e^A and return its addresses."""
+        exponents = [*map(_exponent, workspace.sums.max(1).tolist())]
         most, order = max(exponents), None
-        x, y = room.matrices
+        x, y = workspace.matrices
         if most:
             if min(exponents) != most:
-                # Those that are squared are the first ones.
+                # Matrices with more squarings come first.
                 order = sorted(range(count), key=exponents.__getitem__, reverse=True)
                 exponents = [exponents[k] for k in order]
                 x[:] = x[:, order]
             x *= np.array([2.0**-k for k in exponents])[:, None, None]
-        at, others = room.others, room.at
+        at, others = workspace.others, workspace.at
         taylor([*others, *at])
         x, y = y, x
         for step in range(most):
@@ -308,7 +308,7 @@ def _prepared(terms: int, a: Tensor) -> Run | None:
                 squares[count]([*at, *others])
                 at, others, x, y = others, at, y, x
                 continue
-            # So there are few programs; what is squared beside is not taken.
+            # Rounding up to powers of two limits the number of programs; extra squares are unused.
             number = min(1 << (some - 1).bit_length(), count)
             if number not in squares:
                 squares[number] = _square(terms, number, n)
@@ -323,7 +323,7 @@ def _prepared(terms: int, a: Tensor) -> Run | None:
 
 
 def _through_float64(terms: int, a: Tensor) -> Run | None:
-    """Return what computes matrices of float32 in two components of float64, or None.
+    """Return the function that computes float32 matrices in two float64 components, or None.
 
     The result is rounded once.
     """
@@ -342,5 +342,5 @@ def _through_float64(terms: int, a: Tensor) -> Run | None:
 
 
 def _exponent(norm: float) -> int:
-    """How often a matrix of a norm is halved."""
+    """Return how often a matrix with this norm is halved."""
     return max(math.frexp(norm * ABOVE)[1], 0) if math.isfinite(norm) else 0

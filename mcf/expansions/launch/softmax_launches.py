@@ -1,7 +1,7 @@
-"""softmax, log_softmax and logsumexp of few elements by plan.
+"""Cached launches of softmax, log_softmax and logsumexp of small tensors.
 
-They are the kernels and loops of `mcf.elementary.softmax` on rows of components, one after the
-other in room that the plan keeps.
+A plan runs the kernels and loops of `mcf.elementary.softmax` on rows of components, with a
+workspace of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _address = Tensor.data_ptr
 
 
 class Places(NamedTuple):
-    """Where things lie that a function of rows takes on the way: of a row, and of each element."""
+    """Addresses of intermediate results: four of each row, then four of each element."""
 
     number: list[int]
     top: list[int]
@@ -46,17 +46,17 @@ class Places(NamedTuple):
 
 
 def counts(terms: int, working: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many numbers of these there are of a row, and of an element."""
+    """Return the numbers of components of the intermediate results, per row and per element."""
     return (1, terms, working, working + 1), (terms, terms, 2 * working + 1, working + 1)
 
 
 class Room:
-    """Memory for these, and the addresses in it."""
+    """A workspace for the intermediate results, and its addresses."""
 
     def __init__(self, terms: int, working: int, rows: int, length: int) -> None:
-        """For so many rows of a length."""
+        """Allocate the workspace for `rows` rows of `length` elements."""
         each_row, each = counts(terms, working)
-        # What is made in inference mode could not be written to outside.
+        # A tensor created in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
             few = torch.zeros(sum(each_row), rows, dtype=torch.float64, device="cpu")
             many = torch.empty(sum(each), rows, length, dtype=torch.float64, device="cpu")
@@ -67,24 +67,24 @@ class Room:
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 
-# Elements of a result, which is allocated in the likeness of another.
+# Results up to this number of elements are allocated by `empty_like` of a cached tensor.
 _FEW = 64
 _MOST = 1024
-# Of so many elements all steps are one native call.
+# Up to this number of elements all steps are one native call.
 _NATIVE = 1024
-# Many rows shorter than this are added up side by side, which loops over rows do not.
+# More elements than this in shorter rows: operators add such rows side by side, loops do not.
 _SHORT, _SHORT_ELEMENTS = 32, 2048
 _plans: dict[tuple[Any, ...], SoftmaxPlan | None] = {}
 
 
 def along(name: str, x: MCFTensor, dim: int | None, keepdim: bool = True) -> MCFTensor | None:
-    """A function along a dimension of few elements, or None where there is no plan for it.
+    """Return a function along a dimension, or None where no plan supports it.
 
     Args:
         name: "softmax", "log_softmax" or "logsumexp".
         x: the tensor.
         dim: the dimension; None for all elements as one row.
-        keepdim: whether a dimension that goes stays with the size 1.
+        keepdim: whether a reduced dimension remains with size 1.
     """
     if watched():
         return None
@@ -104,13 +104,13 @@ def along(name: str, x: MCFTensor, dim: int | None, keepdim: bool = True) -> MCF
 
 
 class _Kernel(NamedTuple):
-    """A launch, and the addresses of the tables that it reads behind its operands."""
+    """A launch, and the addresses of the tables that follow its operands."""
 
     launch: Any
     behind: Sequence[int] = ()
 
 
-# A kernel and where its operands are.
+# Launches or records a kernel on operand addresses.
 _Make = Callable[[_Kernel, list[int]], Any]
 
 
@@ -119,7 +119,7 @@ def _launched(kernel: _Kernel, addresses: list[int]) -> None:
 
 
 class SoftmaxPlan:
-    """The launches of a function of rows of components of float64 or float32."""
+    """The launches of a function of rows of float64 or float32 components."""
 
     def __init__(
         self,
@@ -130,15 +130,15 @@ class SoftmaxPlan:
         dim: int | None,
         size: torch.Size,
     ) -> None:
-        """A plan for so many rows of so many elements along a dimension.
+        """Create a plan.
 
         Args:
-            name: of the function.
+            name: name of the function.
             like: a component.
-            terms: how many there are.
-            shape: rows and their length.
-            dim: what has to be moved to the end; None if it is there.
-            size: of the result.
+            terms: number of components.
+            shape: number and length of rows.
+            dim: dimension to move to the end, or None if it is the last.
+            size: size of the result.
         """
         fmt = FORMATS[like.dtype]
         n = self._working = working_terms(fmt, terms)
@@ -155,7 +155,7 @@ class SoftmaxPlan:
         self._largest = self._loop("largest", terms, terms)
         self._shifted = step(SHIFTED, n, (terms, terms))
         self._rest = self._loop("rest", n)
-        # Of rows of one element what is each row's is each element's.
+        # In rows of one element, results per row are results per element.
         alone = shape[1] == 1
         self._tops = None if alone else self._loop("spread", terms)
         self._log = name != "softmax"
@@ -178,7 +178,7 @@ class SoftmaxPlan:
         self._few = out.numel() <= _FEW
         self._free: list[Room] = []
         self._result = torch.empty(self._size, dtype=like.dtype, device="cpu")
-        # Of rows of one element there is memory that has to be zero.
+        # Rows of one element read workspace that must be zero, which programs do not provide.
         self._program = None if alone or many.numel() > _NATIVE else self._native(like.shape)
 
     def _moved_size(self, dim: int) -> torch.Size:
@@ -193,7 +193,7 @@ class SoftmaxPlan:
     def _launch(
         self, step: Formula, fmt: Format, count: int, given: tuple[int, ...], on: Tensor
     ) -> _Kernel:
-        """A step on tensors of one size, as a function of their addresses."""
+        """Return the kernel of a step on tensors of one size."""
         with computing_in(FP64):
             spec, tables = kernel_on(step, fmt, count, given, self._device)
         launch = registry.prepare(spec, [[on] * len(spec.fields)])
@@ -205,7 +205,7 @@ class SoftmaxPlan:
     def of(
         cls, name: str, like: Tensor, terms: int, dim: int | None, keepdim: bool
     ) -> SoftmaxPlan | None:
-        """The plan for tensors of one kind, or None if only the operator can take them."""
+        """Create the plan for a signature, or return None if only the operator supports it."""
         total, size = like.numel(), [*like.shape]
         if like.device.type != "cpu" or not 0 < total <= SMALL or like.ndim == 0:
             return None
@@ -231,51 +231,53 @@ class SoftmaxPlan:
         return cls(name, like, terms, shape, moved, result)
 
     def _native(self, size: torch.Size) -> Program | None:
-        """All steps as a program of the addresses of operands of a size and of the results."""
+        """Return all steps as a program of the addresses of operands and results."""
         n, (rows, length), item = self._terms, self._shape, self._dtype.itemsize
         steps: list[Step] = []
-        rooms: list[int] = []
+        workspaces: list[int] = []
         fixed: list[int] = []
         made: list[tuple[_Kernel, list[int]]] = []
 
-        def room(count: int, elements: int, each: int = 8) -> list[int]:
-            rooms.extend([each * elements] * count)
-            return [*range(2 * n + len(rooms) - count, 2 * n + len(rooms))]
+        def workspace(count: int, elements: int, each: int = 8) -> list[int]:
+            workspaces.extend([each * elements] * count)
+            return [*range(2 * n + len(workspaces) - count, 2 * n + len(workspaces))]
 
         x, out = [*range(n)], [*range(n, 2 * n)]
         given, results = x, out
         if self._dim is not None:
             number = np.arange(rows * length)
-            x = room(n, rows * length, item)
+            x = workspace(n, rows * length, item)
             index = np.moveaxis(number.reshape(size), self._dim, -1)
             steps.append(Move(given, x, rows * length, index, item))
             if not self._sums:
-                results = room(n, rows * length, item)
+                results = workspace(n, rows * length, item)
         few, many = counts(n, self._working)
-        places = Places(*(room(k, rows) for k in few), *(room(k, rows * length) for k in many))
+        places = Places(
+            *(workspace(k, rows) for k in few), *(workspace(k, rows * length) for k in many)
+        )
         self._write(results, x, places, lambda kernel, at: made.append((kernel, at)))
         for kernel, at in made:
-            start = 2 * n + len(rooms) + len(fixed)
+            start = 2 * n + len(workspaces) + len(fixed)
             fixed += kernel.behind
             steps.append(Launch(kernel.launch, [*at, *range(start, start + len(kernel.behind))]))
         if self._dim is not None and results is not out:
             index = np.moveaxis(number.reshape(self._out), -1, self._dim)
             steps.append(Move(results, out, rows * length, index, item))
-        return Program.of(steps, 2 * n, rooms, fixed, self._tables)
+        return Program.of(steps, 2 * n, workspaces, fixed, self._tables)
 
     def run(self, x: Components) -> MCFTensor:
-        """The function of components of the kind."""
+        """Compute the function of components of the signature."""
         if self._program is not None:
             if not x[0].is_contiguous():
                 x = tuple([c.contiguous() for c in x])
             out = [_empty_like(self._result) for _ in x]
             self._program([*map(_address, x), *map(_address, out)])
             return fresh(out, self._size, self._dtype, self._device)
-        # A call's room is one that no other call has at the time.
+        # Concurrent calls must not share a workspace.
         try:
-            room = self._free.pop()
+            workspace = self._free.pop()
         except IndexError:
-            room = Room(self._terms, self._working, *self._shape)
+            workspace = Room(self._terms, self._working, *self._shape)
         if self._dim is not None:
             x = tuple([c.movedim(self._dim, -1).contiguous() for c in x])
         elif not x[0].is_contiguous():
@@ -284,16 +286,16 @@ class SoftmaxPlan:
             out = [_empty_like(self._like) for _ in x]
         else:
             out = [torch.empty(self._out, dtype=self._dtype, device=self._device) for _ in x]
-        self._write([*map(_address, out)], [*map(_address, x)], room.places, _launched)
-        self._free.append(room)
+        self._write([*map(_address, out)], [*map(_address, x)], workspace.places, _launched)
+        self._free.append(workspace)
         if self._dim is not None and not self._sums:
             out = [c.movedim(-1, self._dim).contiguous() for c in out]
         return fresh(out, self._size, self._dtype, self._device)
 
     def bound(self, x: Components, out: Sequence[Tensor]) -> Parts | None:
-        """What writes to results of operands that stay where they are.
+        """Return the launches for operands and results at fixed addresses.
 
-        None where they would have to be copied.
+        Returns None where operands or results would have to be copied.
         """
         if not x[0].is_contiguous():
             return None
@@ -302,34 +304,34 @@ class SoftmaxPlan:
             return [(self._program, ([*given, *written],))], None
         if self._dim is not None:
             return None
-        room = Room(self._terms, self._working, *self._shape)
-        return [(self._write, (written, given, room.places, _launched))], room
+        workspace = Room(self._terms, self._working, *self._shape)
+        return [(self._write, (written, given, workspace.places, _launched))], workspace
 
-    def _write(self, out: list[int], x: list[int], room: Places, make: _Make) -> None:
-        """All steps of operands and results at some places."""
+    def _write(self, out: list[int], x: list[int], workspace: Places, make: _Make) -> None:
+        """Launch or record all steps, by `make`, on operands and results at addresses."""
         if self._entered is not None:
-            make(self._entered, room.x + x)
-            x = room.x
-        n, top, tops, rest = self._working, x, x, room.rest
-        # A row of one element has that for its largest number and 0 for the rest of its sum.
+            make(self._entered, workspace.x + x)
+            x = workspace.x
+        n, top, tops, rest = self._working, x, x, workspace.rest
+        # The largest element of a row of one is that element; the rest of its sum is 0.
         if self._tops is not None:
-            top, tops = room.top, room.tops
-            make(self._largest, room.number + top + x + x)
+            top, tops = workspace.top, workspace.tops
+            make(self._largest, workspace.number + top + x + x)
             make(self._tops, tops + top)
-        make(self._shifted, room.shifted + x + tops)
+        make(self._shifted, workspace.shifted + x + tops)
         if self._tops is not None:
-            make(self._rest, rest + room.number + room.shifted[n + 1 :])
+            make(self._rest, rest + workspace.number + workspace.shifted[n + 1 :])
         if self._log:
-            rest = room.total
-            make(self._total, rest + room.rest)
+            rest = workspace.total
+            make(self._total, rest + workspace.rest)
             if self._sums:
                 make(self._last, out + top + rest)
                 return
         if self._spread is not None:
-            spread = room.spread[: len(rest)]
+            spread = workspace.spread[: len(rest)]
             make(self._spread, spread + rest)
             rest = spread
         if self._log:
             make(self._last, out + x + tops + rest)
         else:
-            make(self._last, out + room.shifted[: n + 1] + rest + tops[:1])
+            make(self._last, out + workspace.shifted[: n + 1] + rest + tops[:1])

@@ -1,6 +1,6 @@
-"""Sums of few elements by plan: a fold, what its partial sums settle to, and a quotient for means.
+"""Cached launches of sums and means: a fold, finalized partial sums, and a quotient for means.
 
-They are the kernels of `mcf.reductions.sums`, prepared once for operands of a kind.
+A plan runs the kernels of `mcf.reductions.sums`, prepared once per signature.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from mcf.reductions.rows import Rows
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 
-# Elements of a result, which is allocated in the likeness of another.
+# Largest number of elements of a result.
 _FEW = 64
 _MOST = 1024
 _plans: dict[tuple[Any, ...], SumPlan | None] = {}
 
-# Launches and their arguments, one after the other, and what they need to live as long.
+# Launches with their arguments, and the objects that must live as long as they do.
 Parts = tuple[list[tuple[Any, tuple[Any, ...]]], Any]
 
 
 def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFTensor | None:
-    """The sum or the mean over dimensions, or None where there is no plan for it."""
+    """Return the sum or the mean over dimensions, or None where no plan supports it."""
     if watched():
         return None
     own = x.__dict__
@@ -57,7 +57,7 @@ def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFT
 
 
 def trace(x: MCFTensor) -> MCFTensor | None:
-    """The sum of the diagonal of a matrix, or None where there is no plan for it."""
+    """Return the sum of the diagonal of a matrix, or None where no plan supports it."""
     if watched():
         return None
     own = x.__dict__
@@ -83,11 +83,11 @@ def trace(x: MCFTensor) -> MCFTensor | None:
 class SumPlan:
     """The launches of a sum over dimensions of components, as a program.
 
-    Components of float32 are added up in float64, and rounded once.
+    float32 components are added in float64 and rounded once.
     """
 
     def __init__(self, fmt: Format, terms: int, size: torch.Size, program: Program) -> None:
-        """A plan of a program of the addresses of components and of a result of some size."""
+        """Create a plan of a program that takes the addresses of components and result."""
         like = torch.empty(size, dtype=fmt.dtype, device="cpu")
         self._likes, self._size, self._device = [like] * terms, size, like.device
         self._dtype = like.dtype
@@ -95,7 +95,7 @@ class SumPlan:
 
     @classmethod
     def of(cls, x: Components, dim: Any, keepdim: bool, mean: bool) -> SumPlan | None:
-        """The plan for operands of one kind, or None if only the operators can take them."""
+        """Create the plan for a signature, or return None if only the operators support it."""
         first, terms = x[0], len(x)
         if not in_float64(first) or first.numel() == 0:
             return None
@@ -109,7 +109,7 @@ class SumPlan:
         fmt = FORMATS[first.dtype]
         if fmt is FP32 and rows.length > BLOCK:
             return None
-        # Where nothing is moved there may be many.
+        # Larger tensors are in the order of the rows, as checked above.
         index = elements_in_order(first, order) if first.numel() <= SMALL else None
         size = torch.Size(rows.result_shape(keepdim))
         return cls.of_rows(fmt, terms, count, rows.length, size, mean, index)
@@ -125,13 +125,13 @@ class SumPlan:
         mean: bool,
         index: Any,
     ) -> SumPlan | None:
-        """The plan for rows of so many numbers, gathered from these places or lying in order."""
+        """Create the plan for rows of `length` values, gathered by `index` or contiguous."""
         spec, cpu = sum_fold(fmt, terms, terms), torch.device("cpu")
         fold = registry.prepare_fold(spec, rows, length, cpu)
         if fold is None:
             return None
         state, like = spec.state, torch.empty(size, dtype=torch.float64, device=cpu)
-        # Partial sums, what they settle to, and rows.
+        # Workspace: partial sums, finalized sums, gathered rows.
         item = int(fmt.itemsize)
         in_room = terms if index is not None else 0
         sizes = [8 * rows] * (2 * state) + [item * rows * length] * in_room
@@ -148,11 +148,11 @@ class SumPlan:
             x = in_rows
         steps.append(Launch(fold, x, partial[0]))
         settle = row_launch(settle_kernel(state), like)
-        # What nobody asks for goes to room that nobody reads.
+        # Components beyond the result's go to a workspace that nothing reads.
         wide = fmt is FP64
         found = [*out, *(partial if mean else whole)[terms:]] if wide else partial
         if mean:
-            # One number is as contiguous as its operand's result: the operator's kernels.
+            # As the operators do, pass the length as a scalar only where there are several rows.
             divided = kernel(DIV, FP64, state, 1, uniform=frozenset("y" if rows > 1 else ""))
             number = at + len(sizes)
             steps.append(Launch(settle, whole + partial))
@@ -167,12 +167,12 @@ class SumPlan:
         return None if program is None else cls(fmt, terms, size, program)
 
     def run(self, x: Components) -> MCFTensor | None:
-        """The sum or the mean of operands of the kind; None where only the operators round it."""
+        """Compute the sum or the mean; return None where only the operators can round it."""
         out = [*map(_empty_like, self._likes)]
         if not self.program([*map(_address, x), *map(_address, out)]):
             return None
         return fresh(out, self._size, self._dtype, self._device)
 
     def bound(self, x: Components, out: Sequence[Tensor]) -> Parts:
-        """The launches for operands and results that stay where they are."""
+        """Return the launches for operands and results at fixed addresses."""
         return [(self.program, ([*map(_address, x), *map(_address, out)],))], None

@@ -1,7 +1,7 @@
-"""Results of operations by plan, written into tensors that are there: `out=` and in place.
+"""Write results of cached launches into existing tensors: `out=` and in-place forms.
 
-Where a target shares some of its memory with an operand, but is not the same tensor or another one
-of all of it, torch refuses to write; so does what is here, on torch's way.
+Torch refuses a target that overlaps an operand in part. Such a target is left to the operators,
+which raise torch's error.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def into(
 ) -> bool:
     """Write an operation's result into a tensor of its format, shape and memory layout.
 
-    It may be an operand, or share memory with one in another way than torch sees.
+    The target may be an operand, or overlap one in a way that torch does not detect.
 
     Args:
-        operation: what is computed.
+        operation: the operation.
         values: the operands.
         target: an expansion tensor, or a plain one.
-        above: whether it is asked above autograd, which may have to see operands.
+        above: whether the call is above autograd, which may have to record operands.
 
     Returns:
-        Whether that was done; nothing is written where the target has another format, shape or
-        layout, where somebody looks on, or where torch refuses to.
+        Whether the result was written. Nothing is written where the target has another format,
+        shape or layout, where a mode observes, or where torch would refuse.
     """
     found = found_above(operation, values, above)
     if found is None:
@@ -65,10 +65,9 @@ def into(
 
 
 def shares_part(target: Any, values: Iterable[Any]) -> bool:
-    """Whether a tensor shares memory with one of some values, but not the same elements.
+    """Return whether a tensor overlaps one of the values in part, by torch's criterion.
 
-    As torch sees that, which does not look at tensors with gaps. What it sees of expansions are
-    their first components.
+    Torch does not check tensors with gaps, and sees the first component of an expansion.
     """
     first = target.__dict__["_c0"] if isinstance(target, MCFTensor) else target
     if type(first) is not Tensor:
@@ -90,7 +89,7 @@ def shares_part(target: Any, values: Iterable[Any]) -> bool:
 
 
 def _in_part(a: Tensor, b: Tensor) -> bool:
-    """Of two tensors that lie on each other, as torch's `get_overlap_status` has it."""
+    """Return whether overlapping tensors overlap in part, as torch's `get_overlap_status`."""
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
     if not (_is_dense(a) and _is_dense(b)):
@@ -100,7 +99,7 @@ def _in_part(a: Tensor, b: Tensor) -> bool:
 
 
 def _is_dense(t: Tensor) -> bool:
-    """Whether a tensor's elements lie one after the other, in some order of its dimensions."""
+    """Return whether a tensor is dense in memory, in some order of its dimensions."""
     expected = 1
     for step, n in sorted(zip(t.stride(), t.shape, strict=True)):
         if n != 1:
@@ -114,7 +113,7 @@ _address = Tensor.data_ptr
 
 
 def _fits(plan: Plan, parts: Components) -> bool:
-    """Whether the kernel can store its results there; components are alike."""
+    """Return whether the kernel can store its results in components of one layout."""
     first = parts[0]
     return (
         type(first) is Tensor
@@ -129,7 +128,7 @@ def _fits(plan: Plan, parts: Components) -> bool:
 def _complete(
     name: str, groups: Sequence[Components], parts: Components, left: Sequence[range]
 ) -> None:
-    """Write what a function's kernel has left, as the function's operator computes it."""
+    """Write the ranges that a function's kernel has left out, by the function's operator."""
     flat = [[c.view(-1) for c in group] for group in groups]
     targets = [c.view(-1) for c in parts]
     for some in _together(left, CHUNK):
@@ -143,17 +142,17 @@ def _complete(
 
 
 def _together(left: Sequence[range], most: int) -> list[list[range]]:
-    """Ranges as lists of at most so many elements, of which each has some."""
+    """Split and group ranges into lists of at most `most` elements."""
     found: list[list[range]] = []
-    room = 0
+    capacity = 0
     for r in left:
         for start in range(r.start, r.stop, most):
             piece = range(start, min(start + most, r.stop))
-            if len(piece) > room:
+            if len(piece) > capacity:
                 found.append([])
-                room = most
+                capacity = most
             found[-1].append(piece)
-            room -= len(piece)
+            capacity -= len(piece)
     return found
 
 

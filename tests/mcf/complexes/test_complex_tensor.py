@@ -270,7 +270,7 @@ def test_copies() -> None:
     same(state["again"][0], z)
     same(state["again"][1], z.real)
     wrong = text["mcf"].replace('"complex": [', '"complex": [1, ', 1)
-    with pytest.raises(ValueError, match="which is no complex"):
+    with pytest.raises(ValueError, match="a valid complex"):
         mcf.unflatten_state(tensors, {"mcf": wrong})
     same(torch.utils.data.default_collate([z, z]), torch.stack([z, z]))
     assert (z.nbytes, z.itemsize, z.numel(), len(z)) == (96, 32, 3, 3)

@@ -85,7 +85,7 @@ def test_vectors_are_formatted_number_by_number() -> None:
     assert f"{x[0]:.1f}" == "[ 0.1, -2.0]"
     assert f"{x[0]}" == str(x[0])
     assert f"{mcf.zeros(0):.1f}" == "[]"
-    with pytest.raises(TypeError, match="no numbers"):
+    with pytest.raises(TypeError, match="no values"):
         format(mcf.zeros(2, device="meta"), ".1f")
 
 
