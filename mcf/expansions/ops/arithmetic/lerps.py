@@ -1,4 +1,4 @@
-"""The derivative of a linear interpolation by a number, of which torch takes 1 - w as a double."""
+"""Differentiate `lerp` with a float weight: PyTorch rounds 1 - w to a double."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _duals = torch.autograd.forward_ad
 
 
 class _Lerp(torch.autograd.Function):
-    """x + w (end - x), whose derivatives are 1 - w and w."""
+    """Linear interpolation x + w (end - x) with exact derivatives 1 - w and w."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, end: Any, weight: float) -> Any:
