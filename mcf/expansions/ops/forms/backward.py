@@ -30,7 +30,7 @@ def _made(outputs: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _one(output: MCFTensor) -> MCFTensor | None:
-    """Return ones like a one-element output, or None if modes are active or it needs no gradient."""
+    """Return ones like a one-element output; None if modes are active or it needs no gradient."""
     if watched() or not output.requires_grad or output.numel() != 1:
         return None
     first, *rest = output.components

@@ -149,7 +149,7 @@ def det(a: MCFTensor) -> Any:
 
 @implements(aten._linalg_slogdet.default)
 def slogdet(a: MCFTensor) -> Any:
-    """Return the determinant's sign and the logarithm of its size, and the LU factors and pivots."""
+    """Return the determinant's sign and log of its absolute value, the LU factors and pivots."""
     factors, pivots, _ = operators.lu_factor(_determinant_matrix("slogdet", a))
     diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
     negative = torch.signbit(diagonal[0])

@@ -1,4 +1,4 @@
-"""Implement `det`, `logdet`, `vander` and Cholesky solvers for all formats, twice differentiable."""
+"""Implement `det`, `logdet`, `vander` and Cholesky solvers, twice differentiable."""
 
 from __future__ import annotations
 

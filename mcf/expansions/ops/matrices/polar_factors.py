@@ -44,7 +44,8 @@ def square_root(a: Any) -> Any:
 
     The result X has |X^2 - A| <= 600 n u^terms |A| (Frobenius norms), since
     |A V - V diag(w)| <= 208 n u^terms |A| and |V^H V - I| <= 160 n u^terms. Negative eigenvalues,
-    which rounding may give a semidefinite matrix, count as 0, as in PyTorch. X is exactly Hermitian.
+    which rounding may give a semidefinite matrix, count as 0, as in PyTorch. X is exactly
+    Hermitian.
 
     Args:
         a: real or complex expansions [..., n, n].

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 def canonical(x: MCFTensor) -> Components:
-    """Return keys whose lexicographic order is that of the values, in float64 for narrow formats."""
+    """Return keys whose lexicographic order is that of the values; float64 for narrow formats."""
     found = None if unseen(x) else keys(x)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Functions that write into a tensor or make one in its likeness, where torch would round first."""
+"""Implement assignment and filling by numbers that PyTorch would round to the dtype first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcf.kernels.operators import WHERE
 
 @implements(Tensor.__setitem__)
 def setitem(x: Any, index: Any, value: Any) -> None:
-    """x[index] = value; a number is rounded to x's format, not first to its dtype."""
+    """Set x[index] = value; a number is rounded to x's format, not first to its dtype."""
     if _written_at_once(x, index, value):
         return
     if not isinstance(x, MCFTensor):
@@ -35,12 +35,12 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         Tensor.__setitem__(x, index, value)
 
 
-# What says where in a tensor, in a way that no function of torch is asked about.
+# Index types that involve no `__torch_function__`.
 _PLACES = frozenset({int, slice, type(Ellipsis), type(None), Tensor})
 
 
 def _written_at_once(x: Any, index: Any, value: Any) -> bool:
-    """x[index] = value component by component, where nothing records it; whether that was done."""
+    """Set x[index] = value by components if nothing is recorded; return False if unsupported."""
     if type(x) is not MCFTensor or watched() or not writable(x):
         return False
     places = index if type(index) is tuple else (index,)

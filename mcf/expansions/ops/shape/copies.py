@@ -164,9 +164,9 @@ _register_likes()
 
 @implements(aten._new_zeros_with_same_feature_meta.default)
 def new_zeros_laid_out_like(x: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
-    """Zeros laid out as another tensor, for a tangent."""
+    """Return zeros with the layout of another tensor, for a tangent."""
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
-        # It would keep a number of each tangent, not what is done with it.
+        # Tracing would record a constant for each tangent, not the operations on it.
         raise UnsupportedError(
             "torch.func.linearize and make_fx do not record tangents of expansion tensors; "
             "torch.func.jvp(f, primals, tangents) computes them"
@@ -179,19 +179,19 @@ def new_zeros_laid_out_like(x: Tensor, other: Tensor, *, self_num_batch_dims: in
 
 @implements(aten.ones_like.default)
 def ones_like(x: MCFTensor, **kwargs: Any) -> Tensor:
-    """Ones."""
+    """Return ones with the format of x."""
     return _filled(aten.ones_like.default, x, (1.0,) + (0.0,) * (x.terms - 1), **kwargs)
 
 
 @implements(aten.new_ones.default)
 def new_ones(x: MCFTensor, size: list[int], **kwargs: Any) -> Tensor:
-    """Ones."""
+    """Return ones with the format of x."""
     return _filled(aten.new_ones.default, x, (1.0,) + (0.0,) * (x.terms - 1), size, **kwargs)
 
 
 @implements(aten.full_like.default)
 def full_like(x: MCFTensor, value: Any, **kwargs: Any) -> Tensor:
-    """The nearest expansion of a number, everywhere."""
+    """Return a tensor filled with the nearest expansion of a number."""
     dtype = kwargs.get("dtype") or x.dtype
     if dtype not in FORMATS:
         return aten.full_like.default(x.components[0], value, **kwargs)  # type: ignore[no-any-return]
@@ -201,7 +201,7 @@ def full_like(x: MCFTensor, value: Any, **kwargs: Any) -> Tensor:
 
 @implements(aten.new_full.default)
 def new_full(x: MCFTensor, size: list[int], value: Any, **kwargs: Any) -> Tensor:
-    """The nearest expansion of a number, everywhere."""
+    """Return a tensor filled with the nearest expansion of a number."""
     dtype = kwargs.get("dtype") or x.dtype
     if dtype not in FORMATS:
         return aten.new_full.default(x.components[0], size, value, **kwargs)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Elements that a mask picks: their places are found once for all components."""
+"""Select elements by a mask, searching the mask once for all components."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ aten = torch.ops.aten
 
 
 def _masked(x: Any, mask: Any) -> MCFTensor | None:
-    """x[mask] for a mask of x's leading dimensions; None where torch has to do it.
+    """Return x[mask] for a mask of x's leading dimensions; None if unsupported.
 
-    torch searches a mask for each component, and in many times what NumPy takes for it.
+    PyTorch searches the mask once per component, and each search is much slower than NumPy's.
     """
     if type(x) is not MCFTensor or type(mask) is not Tensor or mask.dtype is not torch.bool:
         return None
@@ -45,7 +45,7 @@ def _masked(x: Any, mask: Any) -> MCFTensor | None:
 
 
 def _plain_on_cpu(tensors: Sequence[Any]) -> bool:
-    """Whether tensors are nothing but numbers on the host, which loops of Numba's take."""
+    """Return whether all tensors are plain CPU tensors that Numba's loops support."""
     return (
         all(type(c) is Tensor and c.device.type == "cpu" for c in tensors)
         and not watched()
@@ -66,7 +66,7 @@ def index(x: Any, indices: Any) -> Any:
 
 @implements(aten.masked_select.default)
 def masked_select(x: Any, mask: Any) -> Any:
-    """The elements for which a mask holds, as a vector."""
+    """Return the elements where a mask is True, as a vector."""
     same = isinstance(mask, Tensor) and mask.shape == x.shape
     found = _masked(x, mask) if same else None
     return _select(x, mask) if found is None else found
@@ -74,7 +74,7 @@ def masked_select(x: Any, mask: Any) -> Any:
 
 @implements(aten.masked_scatter.default)
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
-    """x with the elements of a source, one after the other, where a mask holds."""
+    """Replace the elements of x where a mask is True by those of a source, in order."""
     a, s = aligned(x, source)
     if type(mask) is Tensor and _plain_on_cpu((*a, mask, *s)) and a[0].shape == mask.shape:
         found = picking.replaced(a, mask, s)
@@ -84,9 +84,9 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
 
 
 def item(x: Any, key: Any) -> Any:
-    """x[key] for a mask or for numbers of elements, which is no view; else NotImplemented."""
+    """Return x[key] for a mask or an index tensor, which is no view; else NotImplemented."""
     if type(key) is list and {*map(type, key)} == {int}:
-        # Torch makes a tensor of it, too, once for each component.
+        # PyTorch converts it to a tensor too, but once per component.
         try:
             key = torch.tensor(key, device=x.device)
         except RuntimeError:
