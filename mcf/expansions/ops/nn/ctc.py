@@ -68,8 +68,8 @@ def _moved(skip: Tensor) -> Tensor:
 class _Ctc(torch.autograd.Function):
     """CTC loss, -log of the sum over all alignments, with the derivative exp(x) - posterior.
 
-    Like PyTorch's, it is the derivative by the argument of log_softmax. It is passed on as that by x:
-    log_softmax's own derivative leaves it unchanged.
+    As in PyTorch, it is the derivative by the argument of log_softmax, which the derivative of
+    log_softmax passes on unchanged.
     """
 
     @staticmethod

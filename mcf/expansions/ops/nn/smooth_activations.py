@@ -1,7 +1,7 @@
 """Implement smooth activations with small relative errors of the derivatives near their zeros.
 
-silu, mish and gelu have a minimum x0 < 0. With d = x - x0 their derivatives for x < 0 are products of
-positive factors and of sums whose terms all have the sign of d:
+silu, mish and gelu have a minimum x0 < 0. With d = x - x0 their derivatives for x < 0 are products
+of positive factors and of sums whose terms all have the sign of d:
 
     silu'  = s t (d + e^x0 (e^d - 1)),  s = sigmoid(x), t = sigmoid(-x)
     mish'  = e^x w / (2 + 2 e^x + e^2x)^2,  w = d (4 + 4 e^x) + (4 x0 + 6) e^x0 (e^d - 1)
@@ -35,7 +35,7 @@ aten = torch.ops.aten
 
 
 def _zero(function: Callable[[Fraction], Fraction], near: float) -> Fraction:
-    """Return the zero of an increasing function to the precision of `fixed`, by the secant method."""
+    """Return the zero of an increasing function, to the precision of `fixed`, by secants."""
     unit = Fraction(1, 2**1600)
     x, y = Fraction(near), Fraction(near) + Fraction(1, 2**20)
     old, new = function(x), function(y)

@@ -1,4 +1,4 @@
-"""Sums of exponentials: softmax, and logarithms of such sums."""
+"""Implement softmax, logsumexp and related functions."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTenso
 
 
 def _trivial(name: str, x: MCFTensor, dim: int, value: float) -> MCFTensor:
-    """Of a single element, whatever it is, or of none."""
+    """Handle zero-dimensional and empty tensors."""
     last = max(x.dim(), 1)
     if not -last <= dim < last:
         raise IndexError(f"{name}: dim must be in [{-last}, {last - 1}], got {dim}")
-    # NaN for infinities and NaN, as their difference with themselves.
+    # x - x is NaN for infinities and NaN.
     zero: Any = x - x
     return zero + value  # type: ignore[no-any-return]
 
 
 @implements(aten._safe_softmax.default)
 def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    """The softmax, 0 where all elements are -inf."""
+    """Return the softmax, 0 where all elements are -inf."""
     given: Any = x if dtype is None else x.to(dtype)
     out = given.softmax(dim)
     return torch.where((given == -torch.inf).all(dim, keepdim=True), 0, out)
@@ -66,7 +66,7 @@ def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> An
 
 @implements(aten.logsumexp.default)
 def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTensor:
-    """log(sum_j exp(x_j)) over some dimensions."""
+    """Return log(sum_j exp(x_j)) over some dimensions."""
     if len(dim) == 1:
         few = along("logsumexp", x, dim[0], keepdim)
         if few is not None:
@@ -105,13 +105,13 @@ def log_softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dt
 
 
 def _log_of_sum(o: Any, a: Any, b: Any) -> Any:
-    # Equal ones, infinities among them, have no difference.
+    # Equal operands have gap 0, including infinities, whose difference is NaN.
     gap = o(WHERE, o(EQ, a, b), 0, o(COPYSIGN, o(SUB, a, b), -1.0))
     return o(ADD, o(MAXIMUM, a, b), o(Formula("log1p"), o(Formula("exp"), gap)))
 
 
 class _LogAddExp(torch.autograd.Function):
-    """log(exp(a) + exp(b)), whose derivatives are sigmoid(a - b) and sigmoid(b - a)."""
+    """log(exp(a) + exp(b)) with the derivatives sigmoid(a - b) and sigmoid(b - a)."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from mcf.expansions.dispatch.registry import implements
 def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Return the number of elements in each of `bins` equal parts of [min, max].
 
-    The bin of x is floor((x - min) bins / (max - min)); max itself is in the last bin. Other elements
-    and NaN are not counted. If min = max the interval is that of the elements. The counts have the
-    input's format.
+    The bin of x is floor((x - min) bins / (max - min)); max itself is in the last bin. Other
+    elements and NaN are not counted. If min = max the interval is that of the elements. The counts
+    have the input's format.
     """
     if not isinstance(bins, int) or bins < 1:
         raise RuntimeError(f"histc: bins must be at least 1, got {bins}")

@@ -1,4 +1,4 @@
-"""Sums, products, norms and moments over dimensions."""
+"""Implement sums, products, norms and moments over dimensions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 def _as_whole(func: Any, x: MCFTensor, dtype: torch.dtype | None, *args: Any) -> Tensor | None:
-    """A reduction to integers or truth values, which x becomes before; None to other dtypes."""
+    """Reduce after conversion to an integer or bool dtype; return None for other dtypes."""
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
         return None
     found: Tensor = func(plain(x, dtype), *args, dtype=dtype)
@@ -43,7 +43,7 @@ def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Component
 def sum_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """The sum over dimensions; all of them for none."""
+    """Return the sum over dimensions, all by default."""
     whole = _as_whole(aten.sum.dim_IntList, x, dtype, dim, keepdim)
     if whole is not None:
         return whole
@@ -109,7 +109,7 @@ def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
 
 @implements(aten.cumsum.default)
 def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Running sums along a dimension."""
+    """Return the running sums along a dimension."""
     whole = _as_whole(aten.cumsum.default, x, dtype, dim)
     if whole is not None:
         return whole
@@ -121,7 +121,7 @@ def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
 
 @implements(aten.cumprod.default)
 def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Running products along a dimension."""
+    """Return the running products along a dimension."""
     whole = _as_whole(aten.cumprod.default, x, dtype, dim)
     if whole is not None:
         return whole
@@ -189,7 +189,7 @@ def vector_norm(
             return few
     given = _components(x, dtype, "linalg.vector_norm")
     if math.isnan(ord):
-        # Torch's: what a power of NaN is, but for one element, whose norm is its size, and none.
+        # As in PyTorch: NaN for several elements, |x| for one and 0 for none.
         sizes = reductions.norm(given, 1.0, dim, keepdim)
         if Rows.of(x.shape, dim).length > 1:
             sizes = (sizes[0] * math.nan, *(c * 0.0 for c in sizes[1:]))
@@ -207,7 +207,7 @@ def std_mean(
 
 @implements(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
 def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """The vector norm over dimensions, by its old name."""
+    """Return the vector norm over dimensions, under its old name."""
     return vector_norm(x, 2 if p is None else p, dim, keepdim)
 
 

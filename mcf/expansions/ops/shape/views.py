@@ -134,8 +134,8 @@ def resize_(x: MCFTensor, size: Any, *, memory_format: Any = None) -> MCFTensor:
             apart = abs(int(start - other.element_size() * other.storage_offset())) >= length
             if not apart and other.untyped_storage()._cdata == memory._cdata:
                 raise RuntimeError(
-                    f"resize_: components share a storage and would overlap with size {list(size)}; "
-                    "resize x.clone()"
+                    "resize_: components share a storage and would overlap with size "
+                    f"{list(size)}; resize x.clone()"
                 )
     for c in parts:
         aten.resize_.default(c, size, memory_format=memory_format)
