@@ -34,13 +34,13 @@ def _scaled(y: Any, alpha: Any) -> Any:
 
 @implements(aten.neg.default)
 def neg(x: MCFTensor) -> MCFTensor:
-    """-x, exact."""
+    """Return -x, exact."""
     return wrap([-c for c in x.components])
 
 
 @implements(aten.positive.default)
 def positive(x: MCFTensor) -> MCFTensor:
-    """+x."""
+    """Return +x."""
     return x
 
 
@@ -77,7 +77,7 @@ def _check_alpha(alpha: Any) -> None:
 
 @implements(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
-    """x + alpha * y."""
+    """Return x + alpha * y."""
     _check_alpha(alpha)
     if alpha != 1 and _alike(x, y):
         return composed(plus_multiple, x, y, alpha)  # type: ignore[no-any-return]
@@ -92,7 +92,7 @@ def _is_truth(x: Any) -> bool:
 
 @implements(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
-    """x - alpha * y."""
+    """Return x - alpha * y."""
     if _is_truth(x) or _is_truth(y):
         raise NotImplementedError(
             "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
@@ -115,25 +115,25 @@ def _like(y: Tensor, x: Any) -> MCFTensor:
 
 @implements(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
-    """y - alpha * x."""
+    """Return y - alpha * x."""
     return sub(y, x, alpha)
 
 
 @implements(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, y: Any) -> MCFTensor:
-    """x * y."""
+    """Return x * y."""
     return planned(MUL, x, y)
 
 
 @implements(aten.div.Tensor, aten.div.Scalar)
 def div(x: Any, y: Any) -> MCFTensor:
-    """x / y."""
+    """Return x / y."""
     return planned(DIV, x, y)
 
 
 @implements(aten.reciprocal.default)
 def reciprocal(x: MCFTensor) -> MCFTensor:
-    """1 / x."""
+    """Return 1 / x."""
     return planned(RECIPROCAL, x)
 
 
@@ -169,7 +169,7 @@ def _over(x: Any, other: Any) -> Any:
 
 @implements(aten.rsqrt.default)
 def rsqrt(x: MCFTensor) -> MCFTensor:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return planned(RSQRT, x)
 
 
@@ -180,17 +180,17 @@ def sqrt(x: MCFTensor) -> MCFTensor:
 
 
 def product_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """x + a b."""
+    """Return x + a b."""
     return o(ADD, x, o(MUL, a, b))
 
 
 def multiple_product_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-    """x + value a b."""
+    """Return x + value a b."""
     return o(ADD, x, o(MUL, o(MUL, a, b), value))
 
 
 def quotient_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """x + a / b."""
+    """Return x + a / b."""
     return o(ADD, x, o(DIV, a, b))
 
 
@@ -247,13 +247,13 @@ def _addcdiv_recorded(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1)
 
 
 def between(o: Any, x: Any, end: Any, weight: Any) -> Any:
-    """x + weight (end - x)."""
+    """Return x + weight (end - x)."""
     return o(ADD, x, o(MUL, weight, o(SUB, end, x)))
 
 
 @implements(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(x: Any, end: Any, weight: Any) -> Tensor:
-    """x + weight * (end - x)."""
+    """Return x + weight * (end - x)."""
     if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
         return composed(between, x, end, weight)  # type: ignore[no-any-return]
     return x + weight * (end - x)  # type: ignore[no-any-return]

@@ -21,31 +21,31 @@ aten = torch.ops.aten
 
 @implements(aten.lt.Tensor, aten.lt.Scalar)
 def less(x: Any, y: Any) -> Tensor:
-    """x < y by value."""
+    """Return x < y by value."""
     return compared(LT, x, y)
 
 
 @implements(aten.le.Tensor, aten.le.Scalar)
 def less_equal(x: Any, y: Any) -> Tensor:
-    """x <= y by value."""
+    """Return x <= y by value."""
     return compared(LE, x, y)
 
 
 @implements(aten.gt.Tensor, aten.gt.Scalar)
 def greater(x: Any, y: Any) -> Tensor:
-    """x > y by value."""
+    """Return x > y by value."""
     return compared(LT, y, x)
 
 
 @implements(aten.ge.Tensor, aten.ge.Scalar)
 def greater_equal(x: Any, y: Any) -> Tensor:
-    """x >= y by value."""
+    """Return x >= y by value."""
     return compared(LE, y, x)
 
 
 @implements(aten.eq.Tensor, aten.eq.Scalar)
 def equal(x: Any, y: Any) -> Tensor:
-    """x = y by value."""
+    """Return x == y by value."""
     return compared(EQ, x, y)
 
 
@@ -103,7 +103,7 @@ def fmin(x: Any, y: Any) -> Tensor:
 
 @implements(aten.clamp.default, aten.clamp.Tensor)
 def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
-    """min(max(x, lower), upper) by value."""
+    """Return min(max(x, lower), upper) by value."""
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     out: Tensor = x
@@ -118,13 +118,13 @@ def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
 
 @implements(aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp_min(x: MCFTensor, min: Any) -> Tensor:
-    """max(x, lower)."""
+    """Return max(x, lower)."""
     return maximum(x, min)
 
 
 @implements(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(x: MCFTensor, max: Any) -> Tensor:
-    """min(x, upper)."""
+    """Return min(x, upper)."""
     return minimum(x, max)
 
 
@@ -136,7 +136,7 @@ def relu(x: MCFTensor) -> Tensor:
 
 @implements(aten.threshold_backward.default)
 def threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Tensor:
-    """The gradient where x exceeds the threshold, else 0."""
+    """Return the gradient where x exceeds the threshold, else 0."""
     dead = less_equal(x, threshold) if isinstance(x, MCFTensor) else x <= threshold
     return where(dead, 0, grad)
 
@@ -162,7 +162,7 @@ def nan_to_num(
 
 @implements(aten.is_same_size.default)
 def is_same_size(x: Tensor, y: Tensor) -> bool:
-    """Whether the shapes are equal."""
+    """Return whether the shapes are equal."""
     return x.shape == y.shape
 
 

@@ -35,14 +35,14 @@ _WHOLE = {"floor": quotient_rows(False), "trunc": quotient_rows(True)}
 
 @implements(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(x: Any, y: Any) -> MCFTensor:
-    """x - y trunc(x / y)."""
+    """Return x - y trunc(x / y)."""
     found = on_rows(_FMOD, x, y)
     return of_two("fmod", x, y) if found is None else found
 
 
 @implements(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> MCFTensor:
-    """x - y floor(x / y)."""
+    """Return x - y floor(x / y)."""
     found = on_rows(_REMAINDER, x, y)
     return of_two("remainder", x, y) if found is None else found
 

@@ -39,7 +39,7 @@ class _Lerp(torch.autograd.Function):
 
 @implements(torch.lerp, Tensor.lerp)
 def lerp_by(input: Any, end: Any, weight: Any) -> Any:
-    """x + w (end - x)."""
+    """Return x + w (end - x)."""
     own = type(weight) is float and type(input) is type(end) is MCFTensor and weight - weight == 0
     if own and not torch.compiler.is_compiling() and _duals._current_level < 0:
         alike = input.terms == end.terms and input.dtype is end.dtype

@@ -81,7 +81,7 @@ def rpow(y: Any, x: Any) -> Any:
 
 @implements(torch.exp2, Tensor.exp2, torch.special.exp2)
 def exp2(x: Any) -> Any:
-    """2**x."""
+    """Return 2**x."""
     return _power(2.0, x)
 
 

@@ -61,7 +61,7 @@ def _sign(x: Components) -> Components:
 
 @implements(aten.abs.default)
 def magnitude(x: MCFTensor) -> MCFTensor:
-    """|x|."""
+    """Return |x|."""
     found = selected(ABS, x)
     return wrap(absolute(x.components)) if found is None else found
 
@@ -83,7 +83,7 @@ implements(torch.sign, Tensor.sign, torch.sgn, Tensor.sgn)(
 
 @implements(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(x: Any, y: Any) -> Tensor:
-    """|x| with the sign of y, exact."""
+    """Return |x| with the sign of y, exact."""
     found = selected(COPYSIGN, x, y)
     if found is not None:
         return found

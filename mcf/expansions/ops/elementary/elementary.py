@@ -256,5 +256,5 @@ def _angle_of(input: Any, other: Any) -> Any:
 
 @implements(aten.hypot.default)
 def hypot(x: Any, y: Any) -> MCFTensor:
-    """sqrt(x^2 + y^2)."""
+    """Return sqrt(x^2 + y^2)."""
     return of_two("hypot", x, y)

@@ -63,7 +63,7 @@ def _is_made(s: float) -> bool:
     aten.special_zeta.other_scalar,
 )
 def zeta(input: Any, other: Any) -> Any:
-    """Hurwitz's zeta function 1/x^s + 1/(x + 1)^s + ... for s > 1.
+    """Return Hurwitz's zeta function 1/x^s + 1/(x + 1)^s + ... for s > 1.
 
     Integers s from 2 to 33 have a kernel; others use `hurwitz`.
     """

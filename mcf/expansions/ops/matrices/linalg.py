@@ -82,7 +82,7 @@ def _permutation(factors: Components, pivots: Tensor) -> MCFTensor:
 def lu_unpack(
     factors: MCFTensor, pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> Any:
-    """P, L and U; an empty tensor for what is not wanted."""
+    """Return P, L and U; empty tensors for parts that are not requested."""
     parts, nothing = factors.components, wrap(each(lambda c: c.new_empty(0), factors.components))
     p = _permutation(parts, pivots) if unpack_pivots else nothing
     if not unpack_data:
@@ -94,7 +94,7 @@ def lu_unpack(
 def lu_solve(
     factors: Any, pivots: Tensor, b: Any, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
-    """X with A X = B from the factors of A."""
+    """Return X with A X = B from the factors of A."""
     _right_side("lu_solve", factors, b, left)
     a, right = _padded(factors, b)
     return wrap(operators.lu_solve(a, pivots, right, left=left, adjoint=adjoint))

@@ -81,7 +81,7 @@ def _plus(
 
 
 def _sum(name: str, given: Any, product: Tensor, beta: Any) -> Tensor:
-    """beta * given + product."""
+    """Return beta * given + product."""
     if not expands(given.shape, product.shape):
         raise RuntimeError(
             f"{name}: input must expand to the shape {list(product.shape)} of the product, got a "
@@ -139,25 +139,25 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
 
 @implements(aten.addmm.default)
 def addmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * (x @ y)."""
+    """Return beta * given + alpha * (x @ y)."""
     return _plus("addmm", mm, given, x, y, beta, alpha)
 
 
 @implements(aten.addmv.default)
 def addmv(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * (x @ y)."""
+    """Return beta * given + alpha * (x @ y)."""
     return _plus("addmv", mv, given, x, y, beta, alpha)
 
 
 @implements(aten.baddbmm.default)
 def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * (x @ y)."""
+    """Return beta * given + alpha * (x @ y)."""
     return _plus("baddbmm", bmm, given, x, y, beta, alpha)
 
 
 @implements(aten.addbmm.default)
 def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * the sum of x @ y over the batch."""
+    """Return beta * given + alpha * the sum of x @ y over the batch."""
     _check("addbmm", x, y, (3, 3))
     batch, rows, inner = x.shape
     left = x.transpose(0, 1).reshape(rows, batch * inner)
@@ -167,7 +167,7 @@ def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tens
 
 @implements(aten.addr.default)
 def addr(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * the outer product of x and y."""
+    """Return beta * given + alpha * the outer product of x and y."""
     for which, vector in (("vec1", x), ("vec2", y)):
         if vector.dim() != 1:
             raise RuntimeError(f"addr: Expected 1-D argument {which}, but got {vector.dim()}-D")

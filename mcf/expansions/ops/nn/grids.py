@@ -28,7 +28,7 @@ def _floor(x: Any) -> Any:
 
 
 def _reflected(x: Any, n: int, corners: bool) -> Any:
-    """Reflect an index into the image, at its last elements (`corners`) or half an element beyond."""
+    """Reflect an index into the image, at its end elements (`corners`) or half a step beyond."""
     low, span = (0.0, n - 1) if corners else (-0.5, n)
     if span <= 0:
         return x * 0

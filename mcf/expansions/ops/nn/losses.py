@@ -118,7 +118,7 @@ def l1_loss(
     reduction: str = "mean",
     weight: Any = None,
 ) -> Any:
-    """|input - target|."""
+    """Return |input - target|."""
     return _weighted(_of_each(_distance, input, target), weight, reduction, size_average, reduce)
 
 
@@ -260,12 +260,12 @@ def soft_margin_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """log(1 + exp(-target input))."""
+    """Return log(1 + exp(-target input))."""
     return reduced(F.softplus(-(target * input)), reduction, size_average, reduce)
 
 
 def half_log_two_pi(like: Any) -> Any:
-    """log(2 pi) / 2."""
+    """Return log(2 pi) / 2."""
     return torch.log(constant(2 * fixed.pi(), like)) / 2
 
 

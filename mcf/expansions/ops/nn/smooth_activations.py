@@ -59,7 +59,7 @@ def _rounded(x: Fraction) -> Fraction:
 
 @implements(aten.silu.default)
 def silu(x: Tensor) -> Tensor:
-    """x sigmoid(x)."""
+    """Return x sigmoid(x)."""
     return x * x.sigmoid()
 
 
@@ -123,7 +123,7 @@ def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) ->
 
 @implements(F.logsigmoid)
 def logsigmoid(input: Any) -> Any:
-    """log(sigmoid(x))."""
+    """Return log(sigmoid(x))."""
     return -_softplus(-input)
 
 
@@ -286,7 +286,7 @@ _mish = differentiable("mish", _mish_of, lambda x: _mish_slope(x))
 
 @implements(F.mish)
 def mish(input: Any, inplace: bool = False) -> Any:
-    """x tanh(log(1 + exp(x)))."""
+    """Return x tanh(log(1 + exp(x)))."""
     out = _mish(kept(input, inplace))
     return input.copy_(out) if inplace else out
 

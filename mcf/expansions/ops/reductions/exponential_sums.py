@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @implements(aten._softmax.default)
 def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
-    """exp(x_i) / sum_j exp(x_j)."""
+    """Return exp(x_i) / sum_j exp(x_j)."""
     few = along("softmax", x, dim)
     if few is not None:
         return few
@@ -37,7 +37,7 @@ def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
 
 @implements(aten._log_softmax.default)
 def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
-    """x_i - logsumexp(x)."""
+    """Return x_i - logsumexp(x)."""
     few = along("log_softmax", x, dim)
     if few is not None:
         return few
@@ -93,14 +93,14 @@ def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTen
 
 @implements(aten._softmax_backward_data.default)
 def softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype) -> Any:
-    """result (grad - sum(grad result))."""
+    """Return result (grad - sum(grad result))."""
     weighted = grad * result
     return weighted - result * weighted.sum(dim, keepdim=True)
 
 
 @implements(aten._log_softmax_backward_data.default)
 def log_softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype) -> Any:
-    """grad - exp(result) sum(grad)."""
+    """Return grad - exp(result) sum(grad)."""
     return grad - result.exp() * grad.sum(dim, keepdim=True)
 
 
@@ -128,7 +128,7 @@ class _LogAddExp(torch.autograd.Function):
 
 @implements(torch.logaddexp, Tensor.logaddexp, aten.logaddexp.default)
 def logaddexp(x: Any, y: Any) -> Any:
-    """log(exp(x) + exp(y))."""
+    """Return log(exp(x) + exp(y))."""
     if not recorded(x) and not recorded(y):
         return composed(_log_of_sum, x, y)
     return _LogAddExp.apply(*map(promote, (x, y)))  # type: ignore[no-untyped-call]
@@ -136,7 +136,7 @@ def logaddexp(x: Any, y: Any) -> Any:
 
 @implements(torch.logaddexp2, Tensor.logaddexp2, aten.logaddexp2.default)
 def logaddexp2(x: Any, y: Any) -> Any:
-    """log2(2**x + 2**y)."""
+    """Return log2(2**x + 2**y)."""
     a, b = map(promote, (x, y))
     same = a == b
     top = torch.maximum(a, b)

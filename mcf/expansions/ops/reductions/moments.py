@@ -121,13 +121,13 @@ def _moment(
 
 @implements(torch.var, Tensor.var)
 def var(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The variance."""
+    """Return the variance."""
     return _moment(_Var, input, *args, **kwargs)
 
 
 @implements(torch.std, Tensor.std)
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The standard deviation."""
+    """Return the standard deviation."""
     return _moment(_Std, input, *args, **kwargs)
 
 
@@ -143,13 +143,13 @@ def _with_mean(moment: Any, input: Tensor, args: Any, kwargs: Any) -> tuple[Tens
 
 @implements(torch.var_mean)
 def var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """The variance and the mean."""
+    """Return the variance and the mean."""
     return _with_mean(var, input, args, kwargs)
 
 
 @implements(torch.std_mean)
 def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean."""
+    """Return the standard deviation and the mean."""
     return _with_mean(std, input, args, kwargs)
 
 

@@ -232,9 +232,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     The constant 1e-7 is PyTorch's.
     """
     if not (p > 0 and maxnorm >= 0):
-        raise RuntimeError(
-            f"renorm: p must be > 0 and maxnorm >= 0, got p={p}, maxnorm={maxnorm}"
-        )
+        raise RuntimeError(f"renorm: p must be > 0 and maxnorm >= 0, got p={p}, maxnorm={maxnorm}")
     if input.dim() < 2:
         raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.dim()}")
     along(input.shape, dim)

@@ -178,8 +178,7 @@ def _inside(name: str, skip: bool) -> None:
         results = []
         for number in wanted:
             if skip:
-                # Tabulate all possible counts. Reshape, since a zero-dimensional index would be read as
-                # a number.
+                # Tabulate all possible counts. A zero-dimensional index would be read as a number.
                 places = [_place(number, c, interpolation) for c in range(count + 1)]
                 index = known.reshape(-1)
                 low = known.new_tensor([low for low, _ in places])[index].reshape(known.shape)

@@ -59,7 +59,7 @@ _index, _select = on_each(aten.index.Tensor), on_each(aten.masked_select.default
 
 @implements(aten.index.Tensor)
 def index(x: Any, indices: Any) -> Any:
-    """x[indices]."""
+    """Return x[indices]."""
     found = _masked(x, indices[0]) if len(indices) == 1 else None
     return _index(x, indices) if found is None else found
 
