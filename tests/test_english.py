@@ -15,8 +15,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("kernels", "mcf", "optim")
-# Folders whose docstrings are still to be rewritten; this list only shrinks.
-NOT_YET = ("kernels/numba", "mcf/expansions", "optim")
+# Folders and files whose docstrings are still to be rewritten; this list only shrinks.
+NOT_YET = (
+    "kernels/numba",
+    "mcf/expansions/components.py",
+    "mcf/expansions/conversion.py",
+    "mcf/expansions/creation.py",
+    "mcf/expansions/dispatch",
+    "mcf/expansions/interchange",
+    "mcf/expansions/launch",
+    "mcf/expansions/promotion.py",
+    "mcf/expansions/tensor.py",
+    "optim",
+)
 # First words that stand for a noun which is missing. Commands such as "Return whether" are fine.
 FIRST_WORDS = re.compile(
     r"(Of|What|Where|Whose|Which|Who|Behind|Beside|Those|These|Such|How|Whether|The same|So many"

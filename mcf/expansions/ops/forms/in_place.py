@@ -143,7 +143,7 @@ def check_target(name: str, result: Tensor, target: Tensor) -> None:
     """
     if isinstance(result, MCFTensor) and not isinstance(target, MCFTensor):
         raise UnsupportedError(
-            f"{name} would round its result to `out`, a plain tensor; give an expansion "
+            f"{name} would round its result to `out`, a plain tensor; pass an expansion "
             "tensor, or copy the result, which rounds"
         )
     _same_device(name, result, target)

@@ -1,4 +1,4 @@
-"""Implement the aten operators that torch's losses, activations and distances call."""
+"""Implement the aten operators that PyTorch's losses, activations and distances call."""
 
 from __future__ import annotations
 

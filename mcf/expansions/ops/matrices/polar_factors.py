@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def tall(rows: int, columns: int) -> None:
-    """Refuse a matrix with fewer rows than columns, as torch does."""
+    """Raise, like PyTorch, if a matrix has fewer rows than columns."""
     if rows < columns:
         raise RuntimeError(
             "linalg.polar: input must have at least as many rows as columns, but got "

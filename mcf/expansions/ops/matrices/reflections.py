@@ -58,7 +58,7 @@ def householder_product(A: Any, tau: Any) -> Any:
     given = A if isinstance(A, MCFTensor) else tau
     start: Any = wrap(like(given.components, eye.contiguous()))
     if not pairs:
-        # Without reflections the result is constant. Autograd records it, as in torch.
+        # Without reflections the result is constant, but autograd records it as in PyTorch.
         never = torch.zeros(eye.shape, dtype=torch.bool, device=A.device)
         return torch.where(never, A, start + tau.sum(-1)[..., None, None])
     return _applied(pairs, start)

@@ -16,8 +16,8 @@ from mcf.expansions.tensor import Components
 
 # Smaller rows are sorted entirely.
 MANY = 1 << 15
-# Sample size, and how many ranks above and below the bounds are taken in the sample: four
-# standard deviations of the rank of the median.
+# Sample size, and the distance in ranks of the bounds from the wanted element within the sample:
+# four standard deviations of the rank of the median.
 SAMPLE, MARGIN = 1 << 14, 256
 
 # Returns the indices that sort some elements, ascending and stable.

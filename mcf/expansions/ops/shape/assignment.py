@@ -187,12 +187,12 @@ def _refuse(function: Any, name: str, instead: str) -> None:
         raise UnsupportedError(f"{name} is not supported on mcf.MCFTensor; {instead}")
 
 
-# torch writes into a plain tensor of its own, which rounds.
+# PyTorch writes into a plain tensor, which would round.
 _refuse(
     torch._C._nn.pad_sequence,
     "torch.nn.utils.rnn.pad_sequence",
     "pad each tensor with torch.nn.functional.pad, then stack",
 )
-# They write to the memory of the tensor, which has none.
+# These access the tensor's own storage, which holds no data.
 _refuse(Tensor.apply_, "torch.Tensor.apply_", "use x.to_fractions() and mcf.tensor")
 _refuse(Tensor.new, "torch.Tensor.new", "use x.new_empty or x.new_tensor")
