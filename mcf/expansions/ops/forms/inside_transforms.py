@@ -70,9 +70,9 @@ _MAPPED = ("FuncTorchBatched", "FuncTorchBatchedDecomposition")
 def _through(operator: Any) -> Any:
     """Define an operator that forwards to one that has a kernel of ours at the key.
 
-    At the key transforms have only a fallback, which our kernel hides. The fallback runs for the
-    new operator, which has the same arguments and then calls the original as the transform's first
-    step: on the same tensors, with the keys that the transform has set.
+    At the key transforms have only a fallback, which our kernel hides. The fallback still runs for
+    the new operator. The new operator then calls the original as the transform's first step: with
+    the same arguments and the dispatch keys that the transform has set.
     """
     schema = operator._schema
     parts = "inside", schema.name.removeprefix("aten::"), schema.overload_name

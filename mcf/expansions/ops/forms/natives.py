@@ -59,7 +59,7 @@ def pulled(
 
 
 def wide(*values: Any) -> bool:
-    """Return whether an expansion has more than 53 bits, those of PyTorch's constants."""
+    """Return whether an expansion has more than 53 bits, the precision of PyTorch's constants."""
     found = (x for x in values if isinstance(x, MCFTensor))
     return any(x.terms * format_of(x.dtype).p > 53 for x in found)
 

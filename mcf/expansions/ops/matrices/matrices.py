@@ -57,8 +57,8 @@ def _cofactors(a: Any, factor: Any) -> Any:
 def _cofactors_of_factors(factors: Any, pivots: Tensor) -> Any:
     """Return the cofactors of L U, det(L U) (L U)^-T; NaN if U has a zero on its diagonal.
 
-    Determinant and inverse are of the same L U, so the condition of A does not matter: cofactors
-    are polynomials of the entries, and those of L U are close to those of A.
+    Determinant and inverse are of the same L U, so the condition of A does not matter. Cofactors
+    are polynomials of the entries, and L U has nearly the entries of A.
     """
     swaps = (pivots != torch.arange(1, pivots.shape[-1] + 1, device=pivots.device)).sum(-1) % 2
     size = factors.diagonal(0, -2, -1).prod(-1) * (1 - 2 * swaps)

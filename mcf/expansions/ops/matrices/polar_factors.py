@@ -29,8 +29,8 @@ def polar_factors(a: Any) -> tuple[Any, Any]:
 
     For k columns |U^H U - I|, |V^H V - I| and |A - U diag(s) V^H| / |A| are at most 160 k u^terms
     (`mcf.linalg`). With the rounding of two products, the first factor is within 350 k u^terms of
-    orthonormal columns, and the product of both within 350 k u^terms |A| of A (Frobenius norms).
-    The second factor is exactly Hermitian.
+    orthonormal columns. The product of both is within 350 k u^terms |A| of A (Frobenius norms). The
+    second factor is exactly Hermitian.
 
     Args:
         a: real or complex expansions [..., m, k], m >= k.

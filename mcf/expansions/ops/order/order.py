@@ -224,7 +224,7 @@ def not_empty(name: str, x: MCFTensor, dim: int) -> None:
 
 
 def kth(x: MCFTensor, k: int, dim: int) -> Tensor:
-    """Return the index of the k-th smallest along a dimension, which is kept; stable."""
+    """Return the index of the k-th smallest along a dimension, with keepdim; stable."""
     size = x.shape[dim] if x.ndim else 1
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be 1 to {size}, got {k}")

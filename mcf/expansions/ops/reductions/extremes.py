@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
-    """Return the first index of the extreme along a dimension, which is kept; NaN wins."""
+    """Return the first index of the extreme along a dimension, with keepdim; NaN wins."""
     found = _by_first(x, dim, largest)
     return _by_all(x, dim, largest) if found is None else found[0]
 
