@@ -161,7 +161,7 @@ ROUNDED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "atan2": (lambda x: torch.atan2(x, PLAIN), "squares"),
     "chebyshev_polynomial_t": (
         lambda x: torch.special.chebyshev_polynomial_t(x, 3),
-        "derivative is another",
+        "derivative differs",
     ),
 }
 

@@ -187,7 +187,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "trace": (lambda: torch.func.grad(lambda x: x.trace() * BIAS[0])(ROWS), "diagonal"),
     "ldexp": (
         lambda: torch.func.grad(lambda x: x.ldexp(torch.tensor(2)).sum())(ROWS),
-        "is another",
+        "differs from ours",
     ),
     "what is not there": (
         lambda: torch.func.grad(lambda x: torch.exp2(x).sum())(ROWS),

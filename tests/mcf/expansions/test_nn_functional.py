@@ -99,7 +99,7 @@ def test_ctc_without_an_alignment_and_its_derivative() -> None:
     assert not logits.grad[:, 0].any()  # type: ignore[index]
     for wrong, match in (
         ({"input_lengths": torch.tensor([2, 4])}, "at most 3"),
-        ({"target_lengths": torch.tensor([2, 3])}, "less than target_lengths"),
+        ({"target_lengths": torch.tensor([2, 3])}, "must hold target_lengths"),
         ({"targets": torch.tensor([[1, 4], [2, 3]])}, "from 0 to 3"),
         ({"blank": 4}, "blank must be from 0 to 3"),
     ):

@@ -89,7 +89,7 @@ def test_all_components_are_resized_or_none() -> None:
     fixed = torch.from_numpy(np.zeros(3))
     apart = mcf.MCFTensor([torch.zeros(3, dtype=torch.float64), fixed])
     one = mcf.MCFTensor(torch.zeros(2, 3, dtype=torch.float64).unbind())
-    for x, words in ((apart, "not resizable"), (one, "lie on each other")):
+    for x, words in ((apart, "not resizable"), (one, "would overlap")):
         with pytest.raises(RuntimeError, match=words):
             x.resize_(5)
         assert {c.shape for c in x.components} == {x.shape} == {(3,)}

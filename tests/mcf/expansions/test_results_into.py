@@ -117,8 +117,8 @@ def test_nothing_is_written_where_a_target_is_refused() -> None:
     _refused(mcf.UnsupportedError, "round its result", (torch.zeros(3, 3), index), sort)
     _refused(RuntimeError, "dtype torch.int64, but got torch.int32", (values, index.int()), sort)
     _refused(RuntimeError, "an expansion of torch.float64", (values, values.clone()), sort)
-    _refused(TypeError, "tuple of 2 tensors; got 1", (values,), sort)
-    _refused(TypeError, "tuple of 2 tensors; got 3", (values, index, index.clone()), sort)
+    _refused(TypeError, "tuple of 2 tensors, got 1", (values,), sort)
+    _refused(TypeError, "tuple of 2 tensors, got 3", (values, index, index.clone()), sort)
     # By torch's own reading of arguments.
     for call in (
         lambda: torch.sort(A, 0, out=values),

@@ -1,4 +1,4 @@
-"""Arithmetic operators: the operands are promoted, then it is `mcf.kernels.operations`."""
+"""Implement arithmetic operators: promote the operands, then call `mcf.kernels.operations`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 def _scaled(y: Any, alpha: Any) -> Any:
-    """alpha * y, rounded in the format of the result."""
+    """Return alpha * y, rounded to the format of the result."""
     if alpha == 1:
         return y
     if not isinstance(y, Tensor):
@@ -34,13 +34,13 @@ def _scaled(y: Any, alpha: Any) -> Any:
 
 @implements(aten.neg.default)
 def neg(x: MCFTensor) -> MCFTensor:
-    """-x, exact."""
+    """Return -x, exact."""
     return wrap([-c for c in x.components])
 
 
 @implements(aten.positive.default)
 def positive(x: MCFTensor) -> MCFTensor:
-    """+x."""
+    """Return +x."""
     return x
 
 
@@ -56,14 +56,14 @@ plus_multiple, minus_multiple = _multiple(ADD), _multiple(SUB)
 
 
 def _alike(x: Any, y: Any) -> bool:
-    """Whether both are expansions of one format, of which a multiple of y is one, too."""
+    """Return whether both are expansions of one format, so that alpha * y has it too."""
     if type(x) is not MCFTensor or type(y) is not MCFTensor:
         return False
     return x.terms == y.terms and x.dtype is y.dtype
 
 
 def multiple_into(operation: Any, out: MCFTensor, x: Any, y: Any, alpha: Any) -> bool:
-    """Write x + alpha y or x - alpha y into a tensor; return whether that was done."""
+    """Write x + alpha y or x - alpha y into `out`; return False if unsupported."""
     formula = {ADD: plus_multiple, SUB: minus_multiple}.get(operation)
     if formula is None or type(alpha) is bool or not _alike(x, y) or shares_part(out, (x, y)):
         return False
@@ -77,7 +77,7 @@ def _check_alpha(alpha: Any) -> None:
 
 @implements(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
-    """x + alpha * y."""
+    """Return x + alpha * y."""
     _check_alpha(alpha)
     if alpha != 1 and _alike(x, y):
         return composed(plus_multiple, x, y, alpha)  # type: ignore[no-any-return]
@@ -92,7 +92,7 @@ def _is_truth(x: Any) -> bool:
 
 @implements(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
-    """x - alpha * y."""
+    """Return x - alpha * y."""
     if _is_truth(x) or _is_truth(y):
         raise NotImplementedError(
             "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
@@ -107,7 +107,7 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
 
 
 def _like(y: Tensor, x: Any) -> MCFTensor:
-    """A tensor in the format of its operation with x: a product there has all its components."""
+    """Convert y to the format of its operation with x, so that products have all components."""
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
     b, _ = operands(y, x)
     return wrap(padded(b, terms))
@@ -115,30 +115,30 @@ def _like(y: Tensor, x: Any) -> MCFTensor:
 
 @implements(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
-    """y - alpha * x."""
+    """Return y - alpha * x."""
     return sub(y, x, alpha)
 
 
 @implements(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, y: Any) -> MCFTensor:
-    """x * y."""
+    """Return x * y."""
     return planned(MUL, x, y)
 
 
 @implements(aten.div.Tensor, aten.div.Scalar)
 def div(x: Any, y: Any) -> MCFTensor:
-    """x / y."""
+    """Return x / y."""
     return planned(DIV, x, y)
 
 
 @implements(aten.reciprocal.default)
 def reciprocal(x: MCFTensor) -> MCFTensor:
-    """1 / x."""
+    """Return 1 / x."""
     return planned(RECIPROCAL, x)
 
 
 class _Reciprocal(torch.autograd.Function):
-    """1 / x, whose derivative is not by the square of the result, which is out of range earlier."""
+    """Reciprocal whose derivative avoids the square of the result, which overflows earlier."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -161,7 +161,7 @@ def _reciprocal_of(input: Any) -> Any:
 
 @implements(Tensor.__rdiv__)
 def _over(x: Any, other: Any) -> Any:
-    """Return other / x; of a number as torch its product with the reciprocal."""
+    """Return other / x; for a number, like PyTorch, its product with the reciprocal."""
     if isinstance(other, Tensor):
         return torch.true_divide(other, x)
     return torch.reciprocal(x) * other
@@ -169,43 +169,43 @@ def _over(x: Any, other: Any) -> Any:
 
 @implements(aten.rsqrt.default)
 def rsqrt(x: MCFTensor) -> MCFTensor:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return planned(RSQRT, x)
 
 
 @implements(aten.sqrt.default)
 def sqrt(x: MCFTensor) -> MCFTensor:
-    """The square root."""
+    """Return the square root of x."""
     return planned(SQRT, x)
 
 
 def product_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """x + a b."""
+    """Return x + a b."""
     return o(ADD, x, o(MUL, a, b))
 
 
 def multiple_product_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-    """x + value a b."""
+    """Return x + value a b."""
     return o(ADD, x, o(MUL, o(MUL, a, b), value))
 
 
 def quotient_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """x + a / b."""
+    """Return x + a / b."""
     return o(ADD, x, o(DIV, a, b))
 
 
 def multiple_quotient_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-    """x + value a / b, the quotient after the factor."""
+    """Return x + (value a) / b."""
     return o(ADD, x, o(DIV, o(MUL, a, value), b))
 
 
 def _as_long(*values: Any) -> bool:
-    """Whether all have as many components, plain tensors one."""
+    """Return whether all values have equally many components; plain tensors have one."""
     return len({getattr(v, "terms", 1) for v in values}) == 1
 
 
 def _combined(operation: Operation, plain: Written, scaled: Written) -> tuple[Any, Any]:
-    """x + value * operation(a, b), and what writes x + operation(a, b) into a tensor."""
+    """Return the function x + value * operation(a, b) and its variant that writes into `out`."""
 
     def combined(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
         if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
@@ -214,7 +214,7 @@ def _combined(operation: Operation, plain: Written, scaled: Written) -> tuple[An
         if value != 1:
             return composed(scaled, x, a, b, value)
         if operation is MUL and _as_long(x, a, b):
-            # The same sum in one pass over memory, of single floats rounded once.
+            # FMA reads memory once; for one component it rounds once.
             return planned(FMA, a, b, x)
         return composed(plain, x, a, b)
 
@@ -239,7 +239,7 @@ implements(aten.addcdiv.default)(addcdiv)
 
 @implements(torch.addcdiv, Tensor.addcdiv)
 def _addcdiv_recorded(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    """Return x + value a / b in functions, whose derivatives have no square of b."""
+    """Return x + value a / b; recorded as a product and a quotient, derivatives need no b^2."""
     given = (input, tensor1, tensor2)
     if not pulled_back(given):
         return forward(torch.addcdiv, given, {"value": value})
@@ -247,20 +247,20 @@ def _addcdiv_recorded(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1)
 
 
 def between(o: Any, x: Any, end: Any, weight: Any) -> Any:
-    """x + weight (end - x)."""
+    """Return x + weight (end - x)."""
     return o(ADD, x, o(MUL, weight, o(SUB, end, x)))
 
 
 @implements(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(x: Any, end: Any, weight: Any) -> Tensor:
-    """x + weight * (end - x)."""
+    """Return x + weight * (end - x)."""
     if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
         return composed(between, x, end, weight)  # type: ignore[no-any-return]
     return x + weight * (end - x)  # type: ignore[no-any-return]
 
 
 def lerp_into(out: MCFTensor, x: Any, end: Any, weight: Any) -> bool:
-    """The same written into a tensor; whether that was done."""
+    """Write x + weight * (end - x) into `out`; return False if unsupported."""
     if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
         return composed_into(between, (x, end, weight), out)
     return False
@@ -271,5 +271,5 @@ def _product_with_reciprocal(o: Any, x: Any, y: Any) -> Any:
 
 
 def reciprocal_times(x: MCFTensor, y: Any) -> Any:
-    """y / x as torch has it for a number y: a product with the reciprocal."""
+    """Return y / x for a number y: like PyTorch, a product with the reciprocal."""
     return composed(_product_with_reciprocal, x, y)

@@ -1,4 +1,4 @@
-"""Return whether numbers are close: `torch.isclose` and `torch.allclose`."""
+"""Implement `torch.isclose` and `torch.allclose`."""
 
 from __future__ import annotations
 
@@ -47,29 +47,30 @@ def allclose(
 
 
 def _is_one_formula(x: Any, y: Any, rtol: Any, atol: Any, equal_nan: Any) -> bool:
-    """Return whether `_close` has the values of torch's own steps, and may take them."""
+    """Return whether `_close` applies and gives the same result as PyTorch's own steps."""
     if type(x) is not MCFTensor or type(y) is not MCFTensor or equal_nan is not False:
         return False
     if type(rtol) is not float or type(atol) is not float or watched():
         return False
     if x.shape != y.shape or x.dtype is not y.dtype or torch.compiler.is_compiling():
         return False
-    # A tolerance that is 0 or infinite in the format makes NaN with infinite elements.
+    # A tolerance that rounds to 0 or infinity in the format gives NaN for infinite elements.
     least, largest = _FACTORS[x.dtype]
     return least <= rtol <= largest and 0 <= atol < math.inf
 
 
 def _close(o: Any, x: Any, y: Any, rtol: Any, atol: Any) -> Any:
-    """Return |x - y| <= atol + rtol |y|: true for equal numbers, false for an infinite gap."""
+    """Return |x - y| <= atol + rtol |y|; True for equal numbers, False for an infinite gap."""
     error = o(WHERE, o(EQ, x, y), 0.0, o(ABS, o(SUB, x, y)))
     allowed = o(ADD, o(ABS, o(MUL, y, rtol)), atol)
     return o(LE, error, o(WHERE, o(LT, error, math.inf), allowed, -1.0))
 
 
 def _by_first(x: MCFTensor, y: MCFTensor, rtol: float, atol: float) -> Tensor | None:
-    """Return `_close` of large tensors whose first components decide most elements, or None.
+    """Return `_close` of large CPU tensors from first components, or None if unsupported.
 
-    That reads half of pairs and takes a tenth of the operations.
+    First components decide most elements; only the others are compared in full. For two components
+    that reads half the memory and needs a tenth of the operations.
     """
     a, b = x.__dict__["_c0"], y.__dict__["_c0"]
     fmt, device = FORMATS[a.dtype], a.device

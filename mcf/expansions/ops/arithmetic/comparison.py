@@ -1,4 +1,4 @@
-"""Comparison by value, and what selects by it."""
+"""Implement comparisons by value, and selections such as maximum and clamp."""
 
 from __future__ import annotations
 
@@ -21,69 +21,69 @@ aten = torch.ops.aten
 
 @implements(aten.lt.Tensor, aten.lt.Scalar)
 def less(x: Any, y: Any) -> Tensor:
-    """x < y by value."""
+    """Return x < y by value."""
     return compared(LT, x, y)
 
 
 @implements(aten.le.Tensor, aten.le.Scalar)
 def less_equal(x: Any, y: Any) -> Tensor:
-    """x <= y by value."""
+    """Return x <= y by value."""
     return compared(LE, x, y)
 
 
 @implements(aten.gt.Tensor, aten.gt.Scalar)
 def greater(x: Any, y: Any) -> Tensor:
-    """x > y by value."""
+    """Return x > y by value."""
     return compared(LT, y, x)
 
 
 @implements(aten.ge.Tensor, aten.ge.Scalar)
 def greater_equal(x: Any, y: Any) -> Tensor:
-    """x >= y by value."""
+    """Return x >= y by value."""
     return compared(LE, y, x)
 
 
 @implements(aten.eq.Tensor, aten.eq.Scalar)
 def equal(x: Any, y: Any) -> Tensor:
-    """x = y by value."""
+    """Return x == y by value."""
     return compared(EQ, x, y)
 
 
 @implements(aten.ne.Tensor, aten.ne.Scalar)
 def not_equal(x: Any, y: Any) -> Tensor:
-    """Not x = y by value; true where one is NaN."""
+    """Return x != y by value; True if either is NaN."""
     return compared(NE, x, y)
 
 
 @implements(aten.equal.default)
 def all_equal(x: Tensor, y: Tensor) -> bool:
-    """Whether shapes and all values are equal."""
+    """Return whether shapes and all values are equal."""
     return x.shape == y.shape and bool(equal(x, y).all())
 
 
 def _nan_or(x: Any, y: Any, x_wins: Tensor) -> Tensor:
-    """x where it wins or is NaN, else y."""
+    """Return x where `x_wins` or x is NaN, else y."""
     a, b = aligned(x, y)
     return where(a[0].isnan() | (x_wins & ~b[0].isnan()), wrap(a), wrap(b))
 
 
 @implements(aten.maximum.default)
 def maximum(x: Any, y: Any) -> Tensor:
-    """The larger; NaN where one is."""
+    """Return the elementwise maximum; NaN if either operand is NaN."""
     found = selected(MAXIMUM, x, y)
     return _nan_or(x, y, less_equal(y, x)) if found is None else found
 
 
 @implements(aten.minimum.default)
 def minimum(x: Any, y: Any) -> Tensor:
-    """The smaller; NaN where one is."""
+    """Return the elementwise minimum; NaN if either operand is NaN."""
     found = selected(MINIMUM, x, y)
     return _nan_or(x, y, less_equal(x, y)) if found is None else found
 
 
 @implements(aten.fmax.default)
 def fmax(x: Any, y: Any) -> Tensor:
-    """The larger; the other where one is NaN."""
+    """Return the elementwise maximum; the other operand if one is NaN."""
     found = selected(FMAX, x, y)
     if found is not None:
         return found
@@ -93,7 +93,7 @@ def fmax(x: Any, y: Any) -> Tensor:
 
 @implements(aten.fmin.default)
 def fmin(x: Any, y: Any) -> Tensor:
-    """The smaller; the other where one is NaN."""
+    """Return the elementwise minimum; the other operand if one is NaN."""
     found = selected(FMIN, x, y)
     if found is not None:
         return found
@@ -103,7 +103,7 @@ def fmin(x: Any, y: Any) -> Tensor:
 
 @implements(aten.clamp.default, aten.clamp.Tensor)
 def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
-    """min(max(x, lower), upper) by value."""
+    """Return min(max(x, lower), upper) by value."""
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     out: Tensor = x
@@ -118,25 +118,25 @@ def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
 
 @implements(aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp_min(x: MCFTensor, min: Any) -> Tensor:
-    """max(x, lower)."""
+    """Return max(x, lower)."""
     return maximum(x, min)
 
 
 @implements(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(x: MCFTensor, max: Any) -> Tensor:
-    """min(x, upper)."""
+    """Return min(x, upper)."""
     return minimum(x, max)
 
 
 @implements(aten.relu.default)
 def relu(x: MCFTensor) -> Tensor:
-    """x where it is positive, else 0; NaN for NaN."""
+    """Return x where it is positive, else 0; NaN for NaN."""
     return maximum(x, 0)
 
 
 @implements(aten.threshold_backward.default)
 def threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Tensor:
-    """The gradient where x exceeds the threshold, else 0."""
+    """Return the gradient where x exceeds the threshold, else 0."""
     dead = less_equal(x, threshold) if isinstance(x, MCFTensor) else x <= threshold
     return where(dead, 0, grad)
 
@@ -145,12 +145,12 @@ def threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Tensor:
 def nan_to_num(
     x: MCFTensor, nan: float | None = None, posinf: float | None = None, neginf: Any = None
 ) -> Tensor:
-    """Numbers in place of NaN and infinities; of infinities the format's largest by default."""
+    """Replace NaN by 0 and infinities by the format's largest numbers, or by the arguments."""
     own = x.__dict__
     first = own["_c0"]
     usual = type(first) is Tensor and first.device.type == "cpu" and first.is_contiguous()
     if usual and not watched():
-        # As most numbers are; a sum says so in less time, where it does not leave the range.
+        # Fast path for all-finite input: a finite sum proves it in less time than `isfinite`.
         if math.isfinite(first.sum().item()) or bool(first.isfinite().all()):
             parts = [c.clone() for c in COMPONENTS[own["_terms"]](own)]
             return fresh(parts, first.shape, first.dtype, first.device)
@@ -162,23 +162,23 @@ def nan_to_num(
 
 @implements(aten.is_same_size.default)
 def is_same_size(x: Tensor, y: Tensor) -> bool:
-    """Whether the shapes are equal."""
+    """Return whether the shapes are equal."""
     return x.shape == y.shape
 
 
 @implements(aten._has_same_storage_numel.default)
 def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:
-    """Whether as many elements are in memory; asked before a forward derivative is set."""
+    """Return whether element counts agree; PyTorch calls this before it sets a tangent."""
     return x.numel() == y.numel()
 
 
 @implements(torch.ops.prims.add.default)
 def shape_of_sum(x: Tensor, y: Tensor) -> Tensor:
-    """x + y; torch asks it of the derivative of a sign, a zero that is stored nowhere."""
+    """Return x + y; PyTorch calls this for the zero tangent of `sign`."""
     return x + y
 
 
 @implements(torch.ops.prims.mul.default)
 def shape_of_product(x: Tensor, y: Tensor) -> Tensor:
-    """x * y; torch asks it of derivatives forward over backward."""
+    """Return x * y; PyTorch calls this in forward-over-backward differentiation."""
     return x * y

@@ -1,4 +1,4 @@
-"""Operators that move or copy elements whole, and so act on each component alike."""
+"""Apply operators that only move or copy elements to each component separately."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mcf.expansions.tensor import COMPONENTS, MCFTensor, maker, wrap
 
 
 def on_each(func: OpOverload) -> Callable[..., Any]:
-    """The operator on every component of its first argument."""
+    """Return an implementation that applies `func` to each component of its first argument."""
     call = _binding(func)
 
     def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, MCFTensor):
             raise TypeError(
-                f"{readable(func)}: an expansion tensor stands where indices are allowed, or a mask"
+                f"{readable(func)}: indices and masks must be plain, got an expansion tensor"
             )
         results = [call(c, *args, **kwargs) for c in x.components]
         if isinstance(results[0], (list, tuple)):
@@ -29,7 +29,7 @@ def on_each(func: OpOverload) -> Callable[..., Any]:
     return implementation
 
 
-# Methods that take the arguments of the operator of their name, in half of its time.
+# Tensor methods with the signature of the operator; calling them takes half the time.
 _METHODS = frozenset(
     "clone detach diagonal expand flip gather index_select masked_select permute repeat roll rot90 "
     "select split split_with_sizes squeeze t take transpose tril triu unbind unfold unsqueeze "
@@ -38,9 +38,9 @@ _METHODS = frozenset(
 
 
 def _binding(func: OpOverload) -> Callable[..., Any]:
-    """What calls an operator in the least time."""
+    """Return the fastest callable of an operator: the tensor method, or the raw operator."""
     name = func._schema.name.removeprefix("aten::")
-    # Else the operator without the Python around it.
+    # `_op` skips the Python wrapper of OpOverload.
     return getattr(torch._C.TensorBase, name) if name in _METHODS else func._op
 
 
@@ -50,18 +50,18 @@ def register(*funcs: OpOverload) -> None:
         implements(func)(on_each(func))
 
 
-# What PyTorch's `return_and_correct_aliasing` does for views, which asks more than it has to here.
+# The step of PyTorch's `return_and_correct_aliasing` that views need, without its other checks.
 share_memory: Any = torch._functionalize_unsafe_set
 
 
 def register_views(*funcs: OpOverload) -> None:
-    """Register operators that view each component, and whose results share the tensor's memory."""
+    """Register view operators, applied to each component; results share the tensor's memory."""
     for func in funcs:
         OPERATORS[func] = viewed(_binding(func))
 
 
 def viewed(view: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator's implementation by a function of a plain tensor that views it."""
+    """Return a view operator's implementation, given the view of one plain tensor."""
 
     def views(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
         own = x.__dict__
@@ -71,18 +71,18 @@ def viewed(view: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sharing(views: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator's implementation by a function of a tensor that views its components."""
+    """Return a view operator's implementation, given a function that views all components."""
 
     def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
         results = views(x, *args, **kwargs)
         if torch.is_inference_mode_enabled():
-            # A view of a tensor that counts its changes counts them with it.
+            # A view of a normal tensor must stay normal, so that both share a version counter.
             with torch.inference_mode(x.is_inference()):
                 return viewing(x, results)
         return viewing(x, results)
 
     def viewing(x: MCFTensor, results: Any) -> Any:
-        # Views of components that are alike are.
+        # Equal layouts of the components imply equal layouts of the views: no check is needed.
         make = maker()
         if isinstance(results[0], (list, tuple)):
             out = [make(parts) for parts in zip(*results, strict=True)]

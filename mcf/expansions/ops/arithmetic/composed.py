@@ -1,4 +1,4 @@
-"""Formulas of a few operations: one kernel where there are many elements."""
+"""Evaluate formulas of a few operations, as one fused kernel where possible."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _aten = torch.ops.aten
 
 
 def composed(formula: Written, *values: Any) -> Any:
-    """A formula of one that applies operations, and of its operands.
+    """Evaluate `formula(apply, *values)`, where `apply(operation, *operands)` is one operation.
 
-    It may have comparisons, selections, arithmetic and elementary functions.
+    A formula may contain comparisons, selections, arithmetic and elementary functions.
     """
     found = fused(formula, *values)
     return formula(_apply, *values) if found is None else found
 
 
 def by_torch(operation: Operation, *values: Any) -> Any:
-    """An operation as torch's function: what `composed` takes a formula for, where it is recorded.
+    """Apply an operation as a PyTorch function; pass this to a formula that autograd records.
 
-    The first value is a tensor.
+    The first operand must be a tensor.
     """
     return getattr(torch, operation.name)(*values)
 
 
 def composed_into(formula: Written, values: Sequence[Any], out: MCFTensor) -> bool:
-    """The same written into a tensor, which may be an operand; whether that was done.
+    """Write a formula's value into `out`, which may be an operand; return False if unsupported.
 
-    The last operation of many elements writes there. Nothing is written to a tensor of another
-    format, shape or layout.
+    For large tensors the last operation writes to `out`. Nothing is written if `out` has another
+    format, shape or layout than the result.
     """
     own = out.__dict__
     if fused(formula, *values, out=COMPONENTS[own["_terms"]](own)):
@@ -57,14 +57,14 @@ def composed_into(formula: Written, values: Sequence[Any], out: MCFTensor) -> bo
 
 @functools.lru_cache(256)
 def _length(formula: Written, count: int) -> int:
-    """How many operations a formula of so many operands has."""
+    """Return the number of operations in a formula of `count` operands."""
     found: list[Any] = []
     formula(lambda *given: found.append(given), *[None] * count)
     return len(found)
 
 
 def _apply(operation: Operation | Formula, *values: Any) -> Any:
-    """An operation by itself."""
+    """Apply a single operation."""
     if isinstance(operation, Formula) or operation in SELECTIONS:
         packet = getattr(_aten, operation.name)
         form = "self" if operation.name == "where" else packet.overloads()[0]

@@ -1,4 +1,4 @@
-"""Remainders, quotients rounded to whole numbers, decimals."""
+"""Implement remainders, integer quotients and rounding to decimals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mcf.kernels.register_choice import registers_for
 
 aten = torch.ops.aten
 
-# Fewer are rounded as fractions on the host: kernels take some seconds to compile.
+# Smaller tensors are rounded as fractions on the CPU: kernels take seconds to compile.
 _FEWEST = 256
 _FMOD, _REMAINDER = modulo_rows(True), modulo_rows(False)
 _WHOLE = {"floor": quotient_rows(False), "trunc": quotient_rows(True)}
@@ -35,21 +35,21 @@ _WHOLE = {"floor": quotient_rows(False), "trunc": quotient_rows(True)}
 
 @implements(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(x: Any, y: Any) -> MCFTensor:
-    """x - y trunc(x / y)."""
+    """Return x - y trunc(x / y)."""
     found = on_rows(_FMOD, x, y)
     return of_two("fmod", x, y) if found is None else found
 
 
 @implements(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> MCFTensor:
-    """x - y floor(x / y)."""
+    """Return x - y floor(x / y)."""
     found = on_rows(_REMAINDER, x, y)
     return of_two("remainder", x, y) if found is None else found
 
 
 @implements(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    """x / y, then floor or trunc: the nearest expansion of that of the exact quotient."""
+    """Return x / y; for "floor" or "trunc" the expansion nearest to the rounded exact quotient."""
     if rounding_mode is None:
         return x / y
     if rounding_mode not in ("floor", "trunc"):
@@ -65,14 +65,14 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 
 @implements(aten.floor_divide.default)
 def floor_divide(x: Any, y: Any) -> Tensor:
-    """x / y rounded down."""
+    """Return floor(x / y)."""
     found = on_rows(_WHOLE["floor"], x, y)
     return torch.div(x, y, rounding_mode="floor") if found is None else found
 
 
 @implements(aten.frac.default)
 def frac(x: Tensor) -> Tensor:
-    """x without its integer part, exact."""
+    """Return x - trunc(x), exact."""
     return composed(_without_whole, x)  # type: ignore[no-any-return]
 
 
@@ -82,7 +82,7 @@ def _without_whole(o: Any, x: Any) -> Any:
 
 @implements(aten.round.decimals)
 def round_decimals(x: MCFTensor, *, decimals: int = 0) -> Tensor:
-    """The nearest expansion of x rounded to a number of decimals, ties to even: both exact."""
+    """Round x to a number of decimals, then to the nearest expansion; ties to even in both."""
     if x.is_meta:
         return wrap([torch.empty_like(c) for c in x.components])
     fmt = format_of(x.dtype)
@@ -109,6 +109,6 @@ def _by_fractions(x: Components, decimals: int) -> MCFTensor:
 def _round(value: Fraction | float, decimals: int) -> Fraction | float:
     if isinstance(value, float):
         return value
-    # Beyond these nothing or everything of a number of these formats is rounded away.
+    # Outside this range rounding changes no number of these formats, or rounds all to zero.
     rounded = round(value, max(-400, min(decimals, 1100)))
     return rounded if rounded else math.copysign(0.0, value)

@@ -1,4 +1,4 @@
-"""The derivative of a linear interpolation by a number, of which torch takes 1 - w as a double."""
+"""Differentiate `lerp` with a float weight: PyTorch rounds 1 - w to a double."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _duals = torch.autograd.forward_ad
 
 
 class _Lerp(torch.autograd.Function):
-    """x + w (end - x), whose derivatives are 1 - w and w."""
+    """Linear interpolation x + w (end - x) with exact derivatives 1 - w and w."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, end: Any, weight: float) -> Any:
@@ -39,7 +39,7 @@ class _Lerp(torch.autograd.Function):
 
 @implements(torch.lerp, Tensor.lerp)
 def lerp_by(input: Any, end: Any, weight: Any) -> Any:
-    """x + w (end - x)."""
+    """Return x + w (end - x)."""
     own = type(weight) is float and type(input) is type(end) is MCFTensor and weight - weight == 0
     if own and not torch.compiler.is_compiling() and _duals._current_level < 0:
         alike = input.terms == end.terms and input.dtype is end.dtype

@@ -1,4 +1,4 @@
-"""Powers, squares and exponentials to other bases than e."""
+"""Implement powers, `exp2` and `ldexp`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 @implements(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
 def power(x: Any, y: Any) -> Any:
-    """x**y; a product for the number 2, the reciprocal for -1, some products for other halves."""
+    """Return x**y; by products or a reciprocal if y is 2, -1 or another small half-integer."""
     if isinstance(y, int | float) and isinstance(x, MCFTensor):
         if y == 2:
             return planned(MUL, x, x)
@@ -36,7 +36,7 @@ def power(x: Any, y: Any) -> Any:
             return wrap([c.clone() for c in x.components])
         if y == -1:
             return reciprocal_times(x, 1)
-        # An attribute of the tensor itself would ask its type.
+        # `x.dtype` would go through `__torch_function__`.
         fmt = format_of(x.__dict__["_c0"].dtype)
         if y in EXPONENTS and serves(x.terms) and registers_for(fmt, x.device) is FP64:
             return _of_few_products(y, x)
@@ -51,9 +51,10 @@ def _of_few_products(k: float, x: MCFTensor) -> MCFTensor:
 
 @implements(torch.pow, Tensor.pow, Tensor.__pow__)
 def _power(x: Any, y: Any) -> Any:
-    """x**y; a number as base becomes an expansion, whose logarithm has all components.
+    """Return x**y; convert a scalar base to an expansion, so that its logarithm has all components.
 
-    So does a number as exponent that is no half of an integer, where a derivative takes 1 from it.
+    A scalar exponent that is no half-integer is converted too if x requires grad: the derivative
+    has the exponent y - 1.
     """
     if not recorded(x) and (type(y) in (int, float) or not recorded(y)):
         return power(x, y)
@@ -67,37 +68,37 @@ def _power(x: Any, y: Any) -> Any:
 
 @implements(torch.float_power, Tensor.float_power)
 def float_power(x: Any, y: Any) -> Any:
-    """x**y in components of float64."""
+    """Return x**y with float64 components."""
     x, y = (v.to(torch.float64) if isinstance(v, Tensor) else v for v in (x, y))
     return _power(x, y)
 
 
 @implements(Tensor.__rpow__)
 def rpow(y: Any, x: Any) -> Any:
-    """x**y with the base on the left."""
+    """Return x**y for `Tensor.__rpow__`, whose first argument is the exponent."""
     return _power(x, y)
 
 
 @implements(torch.exp2, Tensor.exp2, torch.special.exp2)
 def exp2(x: Any) -> Any:
-    """2**x."""
+    """Return 2**x."""
     return _power(2.0, x)
 
 
 @implements(torch.ldexp, Tensor.ldexp)
 def ldexp(x: Any, other: Any) -> Any:
-    """x 2**other by products with powers of two: exact while no component leaves the range.
+    """Return x 2**other by products with powers of two, exact while all components are in range.
 
-    For whole exponents also where 2**other has no float of the format; for others x * 2**other.
+    For integer exponents 2**other may be out of range; for others the result is x * 2**other.
     """
     like = x if isinstance(x, MCFTensor) else other
     x = in_format(x, like)
     if isinstance(other, Tensor) and other.is_floating_point():
         return x * torch.exp2(other)
     fmt = format_of(x.dtype)
-    # Eight bits have no room for the exponents of a format.
+    # An int8 exponent cannot hold the exponent range of a format.
     e = torch.as_tensor(other, device=x.device).to(torch.int64)
-    # Of more than three no bit is left, or infinity is reached.
+    # After three steps the result is zero or infinite.
     for _ in range(3):
         step = e.clamp(fmt.emin, fmt.emax)
         e = e - step
@@ -107,5 +108,5 @@ def ldexp(x: Any, other: Any) -> Any:
 
 @implements(Tensor.ldexp_)
 def ldexp_(x: Any, other: Any) -> Any:
-    """The same, in place."""
+    """Multiply x by 2**other in place."""
     return x.copy_(ldexp(x, other))

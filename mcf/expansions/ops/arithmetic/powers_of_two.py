@@ -1,4 +1,4 @@
-"""Powers of two as plain tensors, whose products with expansions are exact in the range."""
+"""Provide powers of two as plain tensors, for exact scaling of expansions."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from mcf.kernels.formats import format_of
 
 
 def power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 2^exponent of whole numbers in the range of a dtype."""
+    """Return 2^exponent for an integer tensor of exponents in the range of a dtype."""
     ones = torch.ones_like(exponent, dtype=torch.float64)
     return torch.ldexp(ones, exponent).to(dtype)
 
 
 def exponents(x: Any) -> Tensor:
-    """Return whole e with 1/2 <= |first component| < 2^e, 0 for zero and what is not finite."""
+    """Return integers e with |first component| / 2^e in [1/2, 1); 0 for zero, inf and NaN."""
     first = x.detach().components[0]
-    # torch has none of float16 and bfloat16.
+    # PyTorch has no frexp for float16 and bfloat16.
     wide = first if first.dtype is torch.float64 else first.to(torch.float32)
     e = torch.frexp(wide)[1].to(torch.int64)
     return torch.where(first.isfinite(), e, 0)
 
 
 def inverse_power(*x: Any) -> Tensor | None:
-    """Return the power of two that brings the largest of some expansions to 1/2 <= |x| < 1.
+    """Return the power of two that scales the largest of some expansions to [1/2, 1).
 
-    Subnormal numbers get the largest one; zero and what is not finite get 1. None where the fourth
-    powers of all stay far from the ends of the range, which no square leaves.
+    Subnormal numbers get the largest power; zero, inf and NaN get 1. Return None if no scaling is
+    needed: even the fourth powers of all numbers are far from the ends of the range.
     """
     fmt = format_of(x[0].dtype)
     sizes = [v.detach().components[0].abs() for v in x]

@@ -1,4 +1,4 @@
-"""Signs, kinds of numbers, and logic on what is not zero."""
+"""Implement signs, classification (`isnan`, ...) and logical functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _of_first(*funcs: Any) -> None:
-    """The first component decides: the others are smaller, and 0 where it is not finite."""
+    """Register functions that the first component decides; the others are smaller, or 0."""
     for func in funcs:
         implements(func)(
             lambda x, *args, func=func, **kwargs: func(x.components[0], *args, **kwargs)
@@ -61,18 +61,18 @@ def _sign(x: Components) -> Components:
 
 @implements(aten.abs.default)
 def magnitude(x: MCFTensor) -> MCFTensor:
-    """|x|."""
+    """Return |x|."""
     found = selected(ABS, x)
     return wrap(absolute(x.components)) if found is None else found
 
 
 @implements(aten.sign.default, aten.sgn.default)
 def sign(x: MCFTensor) -> MCFTensor:
-    """-1, 0 or 1: the sign that torch finds in the first component."""
+    """Return -1, 0 or 1: the sign of the first component."""
     return wrap(_sign(x.components))
 
 
-# Above autograd too, since torch's derivatives are plain zeros.
+# Above autograd too, since PyTorch's derivatives are plain zeros.
 implements(torch.abs, Tensor.abs, Tensor.__abs__, torch.absolute, Tensor.absolute)(
     differentiable("abs", magnitude, torch.sign)
 )
@@ -83,7 +83,7 @@ implements(torch.sign, Tensor.sign, torch.sgn, Tensor.sgn)(
 
 @implements(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(x: Any, y: Any) -> Tensor:
-    """|x| with the sign of y, exact."""
+    """Return |x| with the sign of y, exact."""
     found = selected(COPYSIGN, x, y)
     if found is not None:
         return found
@@ -94,7 +94,7 @@ def copysign(x: Any, y: Any) -> Tensor:
 
 @implements(torch.copysign, Tensor.copysign)
 def copysign_of(x: Any, y: Any) -> Any:
-    """|x| with the sign of y; the sign has no derivative."""
+    """Return |x| with the sign of y; the gradient of y is zero."""
     if not recorded(x) and (type(y) in _NUMBERS or (isinstance(y, Tensor) and not y.requires_grad)):
         return copysign(x, y)
     signs = y.detach() if isinstance(y, Tensor) and y.requires_grad else y
@@ -116,13 +116,13 @@ implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
 
 @implements(aten.heaviside.default)
 def heaviside(x: Any, values: Any) -> Tensor:
-    """0 below zero, 1 above, the given values at it."""
+    """Return 0 for x < 0, 1 for x > 0 and `values` for x = 0."""
     if x.dtype is not values.dtype:
         raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
     return composed(_step, *map(wrap, aligned(x, values)))  # type: ignore[no-any-return]
 
 
 def _step(o: Any, x: Any, values: Any) -> Any:
-    # What is neither is zero, or NaN and stays it.
+    # Neither comparison holds for zero and NaN; NaN propagates.
     step = o(WHERE, o(LT, x, 0.0), 0.0, o(WHERE, o(LT, 0.0, x), 1.0, x))
     return o(WHERE, o(EQ, x, 0.0), values, step)

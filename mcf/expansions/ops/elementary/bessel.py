@@ -1,4 +1,4 @@
-"""Bessel and Airy functions: the operators and their derivatives."""
+"""Implement Bessel and Airy functions and their derivatives."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ aten = torch.ops.aten
 
 
 def _over_x(name: str, one: Callable[[Any], Any], zero: Callable[[Any], Any], sign: int) -> Any:
-    """The function of order 1 divided by x, whose limit at 0 is 1/2.
+    """Return the function f_1(x) / x of order 1, whose limit at 0 is 1/2.
 
-    Its derivative is the function of order 2 divided by x, or less that: up to 1 a series of
-    x / 8 (1 + sign q / (1 3) + ...) with q = x^2 / 4, beyond the difference that it is.
+    Its derivative is sign f_2(x) / x: for |x| < 1 the series sign x / 8 (1 + sign q / (1 3) + ...)
+    with q = x^2 / 4, elsewhere (f_0 - 2 f_1 / x) / x.
     """
 
     def quotient(x: Any) -> Any:
@@ -47,14 +47,14 @@ def _over_x(name: str, one: Callable[[Any], Any], zero: Callable[[Any], Any], si
 
 
 def _undifferentiated(torch_name: str, function: Unary) -> Unary:
-    """A function as the operator that torch.func's derivatives see, to which it is a constant."""
+    """Return a function that refuses torch.func's derivatives, which PyTorch takes to be zero."""
 
     def run(x: Any) -> Any:
         if transformed():
             raise UnsupportedError(
                 f"torch.special.{torch_name} of an expansion tensor under torch.func.grad, vjp or "
-                "jvp, where torch takes its derivative to be zero: use backward or "
-                "torch.autograd.grad, which have it"
+                "jvp: there torch takes its derivative to be zero; use backward or "
+                "torch.autograd.grad, which compute it"
             )
         return function(x)
 
@@ -62,11 +62,11 @@ def _undifferentiated(torch_name: str, function: Unary) -> Unary:
 
 
 def _of_order(kind: str, m: int, x: Any) -> Any:
-    """The derivative of order m of a scaled function.
+    """Return the m-th derivative of a scaled Bessel function.
 
-    Beyond `bessel_slopes.LAST` by the differential equation, which cancels for large x:
-    |x| f^(m) + (2 |x| + m - 1) s f^(m-1) + (2 m - 3) f^(m-2) = 0 with s = 1 or -1 as x is; 2 x and
-    the last term of exp(x) K_0(x) have the other sign.
+    Orders above `bessel_slopes.LAST` use the differential equation, which cancels for large x:
+    |x| f^(m) + (2 |x| + m - 1) s f^(m-1) + (2 m - 3) f^(m-2) = 0 with s = sign(x). For
+    exp(x) K_0(x) the terms 2 |x| and (2 m - 3) have the other sign.
     """
     if m <= bessel_slopes.LAST:
         return _slopes[kind, m](x)
@@ -84,20 +84,20 @@ def _slope(kind: str, m: int) -> Any:
     return differentiable(name, function, lambda x: _of_order(kind, m + 1, x))
 
 
-# Of what differences of the functions lose a factor of x for each order of it.
+# Derivatives that would lose a factor of x per order as differences of the functions.
 _slopes: dict[tuple[str, int], Any] = {
     (kind, m): _slope(kind, m)
     for kind in ("i0e", "i1e", "k0e")
     for m in range(1, bessel_slopes.LAST + 1)
 }
 
-# torch's derivatives take a constant for small arguments.
+# PyTorch's derivatives are constant for small arguments.
 _i0 = differentiable("i0", computed("i0"), lambda x: torch.special.i1(x))
 _i0e = differentiable("i0e", computed("i0e"), _slopes["i0e", 1])
 
 
 def _i1_slope(x: Any) -> Any:
-    """Return I_0(x) - I_1(x) / x; where both are infinite, infinity."""
+    """Return I_0(x) - I_1(x) / x; infinity if both terms are infinite."""
     value = torch.special.i0(x)
     return value - torch.where(value.isinf(), 0, _i1_over(x))
 
@@ -120,7 +120,7 @@ for _name in ("i0", "i1"):
 
 
 def _special(name: str, torch_name: str, derivative: Callable[[Any], Any]) -> Any:
-    """Register a function of torch.special, which has no derivative there."""
+    """Register a function that torch.special does not differentiate, with its derivative."""
     function = computed(name)
     ours = differentiable(name, function, derivative)
     implements(getattr(torch.special, torch_name))(ours)
@@ -132,7 +132,7 @@ def _special(name: str, torch_name: str, derivative: Callable[[Any], Any]) -> An
 _k0: Any = _special("k0", "modified_bessel_k0", lambda x: -_k1(x))
 _k1: Any = _special("k1", "modified_bessel_k1", lambda x: -_k0(x) - _k1(x) / x)
 _k0e: Any = _special("k0e", "scaled_modified_bessel_k0", _slopes["k0e", 1])
-# exp(x) K_1(x) is exp(x) K_0(x) less its derivative.
+# exp(x) K_1(x) = f(x) - f'(x) with f(x) = exp(x) K_0(x).
 _k1e: Any = _special(
     "k1e", "scaled_modified_bessel_k1", lambda x: _slopes["k0e", 1](x) - _slopes["k0e", 2](x)
 )
@@ -148,21 +148,21 @@ _y1: Any = _special(
 
 
 def _weight(x: Any) -> Any:
-    """(j_0(x) - cos(x)) / x^2, of small x as a series."""
+    """Return (j_0(x) - cos(x)) / x^2, by a series for |x| < 1."""
     near = x.abs() < 1
     low, far = torch.where(near, x, 0), torch.where(near, 1, x)
     return torch.where(near, spherical_weight(low * low), (_spherical(far) - far.cos()) / far / far)
 
 
 def _spherical_slope_of(x: Any) -> Any:
-    """Return -j_1(x), beyond 1 as (cos(x) - j_0(x)) / x: of large x the square is out of range."""
+    """Return -j_1(x); for |x| >= 1 as (cos(x) - j_0(x)) / x, since x^2 may overflow."""
     near = x.abs() < 1
     low, far = torch.where(near, x, 0), torch.where(near, 1, x)
     beyond = (far.cos() - _spherical(far)) / far
     return torch.where(near, -(low * spherical_weight(low * low)), beyond)
 
 
-# The derivative of the slope is by the differential equation.
+# The second derivative follows from the differential equation.
 _spherical_slope = differentiable(
     "spherical_bessel_j0_1",
     _spherical_slope_of,
@@ -171,7 +171,7 @@ _spherical_slope = differentiable(
 _spherical: Any = _special("spherical_bessel_j0", "spherical_bessel_j0", _spherical_slope)
 
 
-# Airy's equation is the second derivative.
+# Airy's equation: Ai''(x) = x Ai(x).
 _airy_slope: Any = differentiable(
     "airy_ai_1", computed("airy_ai_1", airy.airy_ai_1), lambda x: x * _airy(x)
 )

@@ -1,4 +1,4 @@
-"""Constants and numbers with all components of a tensor beside them."""
+"""Convert constants and Python numbers to the format of a tensor."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mcf.kernels.formats import Format, format_of
 
 
 def constant(value: int, like: MCFTensor) -> MCFTensor:
-    """A fixed-point number of `mcf.elementary.fixed` with the components of a tensor."""
+    """Convert a fixed-point number of `mcf.elementary.fixed` to the format of a tensor."""
     return tensor(fixed.to_fraction(value), like.terms, like.dtype, like.device)
 
 
 def in_format(value: Any, like: MCFTensor) -> Any:
-    """A number as the nearest expansion of a tensor's format; a tensor as it is."""
+    """Round a number to the nearest expansion in a tensor's format; return a tensor unchanged."""
     if isinstance(value, Tensor):
         return value
     return tensor(value, like.terms, like.dtype, like.device)
@@ -29,11 +29,11 @@ def in_format(value: Any, like: MCFTensor) -> Any:
 
 @functools.cache
 def _left(value: Fraction, fmt: Format, terms: int) -> Fraction:
-    """What a number is more than its nearest expansion."""
+    """Return the rounding error: value minus its nearest expansion."""
     return value - sum(map(Fraction, components_of(value, fmt, terms)))
 
 
 def beside(x: Any, value: Fraction) -> Any:
-    """X less a number, relative to the result also where next to nothing is left."""
+    """Return x - value with a small relative error, even under cancellation."""
     left = _left(value, format_of(x.dtype), x.terms)
     return (x - in_format(value, x)) - in_format(left, x)

@@ -1,4 +1,4 @@
-"""Elementary functions: the operator and, where torch's would round, the derivative."""
+"""Implement elementary functions, and derivatives where PyTorch's would lose accuracy."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Derivative = Callable[[Any], Any]
 
 
 def differentiable(name: str, function: Derivative, derivative: Derivative) -> Any:
-    """x -> function(x), whose derivative is the given function of x.
+    """Return x -> function(x) with the derivative x -> derivative(x).
 
-    It is differentiable as often as wanted: the derivative is written in functions that are.
+    It is differentiable arbitrarily often if `derivative` is.
     """
 
     def run(ctx: Any, x: MCFTensor) -> Any:
@@ -50,14 +50,14 @@ def differentiable(name: str, function: Derivative, derivative: Derivative) -> A
     node: Any = type(name, (torch.autograd.Function,), members)
 
     def apply(x: Any) -> Any:
-        # A node that nothing is recorded for takes longer than all else of one element.
+        # `node.apply` takes longer than the computation itself for one element.
         return node.apply(x) if recorded(x) else function(x)
 
     return apply
 
 
 def computed(name: str, function: Any = None) -> Unary:
-    """An elementary function of a tensor, without derivative; by default that of the name."""
+    """Return an elementary function without derivative; `function` defaults to the named one."""
     formula, function = Formula(name), function or getattr(elementary, name)
 
     def compute(x: MCFTensor) -> MCFTensor:
@@ -68,12 +68,12 @@ def computed(name: str, function: Any = None) -> Unary:
 
 
 def _function(name: str, *functions: Any, derivative: Derivative | None = None) -> None:
-    """Register the elementary function of a name.
+    """Register an elementary function.
 
     Args:
-        name: of the function, torch's and ours.
-        *functions: those of torch whose derivative is ours.
-        derivative: a function of x; None for torch's, in terms of other operators.
+        name: name of the function in both PyTorch and `mcf.elementary`.
+        *functions: PyTorch functions that get `derivative`.
+        derivative: function of x; None for PyTorch's derivative.
     """
     function = computed(name)
     implements(getattr(aten, name).default)(function)
@@ -93,7 +93,7 @@ _function(
     Tensor.log10,
     derivative=lambda x: 1 / (x * constant(fixed.ln10(), x)),
 )
-# 1 - x^2 would lose what is left of it near 1; what it comes from, as a sum of two, near 0.
+# 1 - x^2 cancels near |x| = 1; the product of 1 - x and 1 + x does not.
 _asin_slope: Any = differentiable(
     "asin_1",
     lambda x: 1 / ((1 - x) * (1 + x)).sqrt(),
@@ -116,12 +116,12 @@ _atanh_slope: Any = differentiable(
 _function(
     "atanh", torch.atanh, Tensor.atanh, torch.arctanh, Tensor.arctanh, derivative=_atanh_slope,
 )  # fmt: skip
-# x^2 is beyond the range where its root is not.
+# x^2 may overflow where sqrt(1 + x^2) does not.
 _function(
     "asinh", torch.asinh, Tensor.asinh, torch.arcsinh, Tensor.arcsinh,
     derivative=lambda x: 1 / torch.hypot(x, torch.ones_like(x)),
 )  # fmt: skip
-# torch's is the result and 1, which leaves nothing of a small exponential.
+# PyTorch's derivative, result + 1, cancels where exp(x) is small.
 _function(
     "expm1", torch.expm1, Tensor.expm1, torch.special.expm1, derivative=lambda x: torch.exp(x)
 )
@@ -136,7 +136,7 @@ _function(
     "sigmoid", torch.sigmoid, Tensor.sigmoid, torch.special.expit, F.sigmoid,
     derivative=_sigmoid_slope,
 )  # fmt: skip
-# x^2 of as many components as x has would be off by x^2 times what the exponential may be.
+# exp(-x^2) with x^2 rounded to the components of x has a relative error of x^2 u^n.
 erf_slope: Any = differentiable("erf_1", computed("erf_1"), lambda x: -2 * x * erf_slope(x))
 _function("erf", torch.erf, Tensor.erf, torch.special.erf, derivative=lambda x: erf_slope(x))
 _function("erfc", torch.erfc, Tensor.erfc, torch.special.erfc, derivative=lambda x: -erf_slope(x))
@@ -152,23 +152,23 @@ _pdf_inside: Any = by_element("normal_pdf", normal_pdf, lambda x: -x * _pdf_insi
 implements_inside("special_ndtr")(by_element("normal_cdf", normal_cdf, lambda x: _pdf_inside(x)))
 
 
-# Operators that torch's derivatives call.
+# Operators called by PyTorch's derivatives.
 
 
 @implements(aten.tanh_backward.default)
 def tanh_backward(grad: Any, result: Any) -> Any:
-    """Of tanh in terms of its result."""
+    """Return the gradient of tanh in terms of its result."""
     return grad * (1 - result * result)
 
 
 @implements(aten.sigmoid_backward.default)
 def sigmoid_backward(grad: Any, result: Any) -> Any:
-    """Of the logistic function in terms of its result."""
+    """Return the gradient of the logistic function in terms of its result."""
     return grad * ((1 - result) * result)
 
 
 def _filled(x: float, y: MCFTensor) -> MCFTensor | None:
-    """Few copies of a number in a tensor's format and shape, as the operator has it padded."""
+    """Return a number expanded to a small tensor's format and shape; None if unsupported."""
     own = y.__dict__
     first, terms = own["_c0"], own["_terms"]
     if type(first) is not Tensor or first.numel() > SMALL or watched():
@@ -177,7 +177,7 @@ def _filled(x: float, y: MCFTensor) -> MCFTensor | None:
     return _known_copies(*kind) if first.numel() <= _FEW else _copies(*kind)
 
 
-# Elements of copies that are kept: nobody writes to them.
+# Largest size of expanded numbers that are cached; they are never written to.
 _FEW = 64
 
 
@@ -197,7 +197,7 @@ _known_copies = functools.lru_cache(256)(_copies)
 
 
 def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
-    """An elementary function of two expansions, plain tensors or numbers, by its name."""
+    """Evaluate a named elementary function of two expansions, plain tensors or numbers."""
     filled = _filled(x, y) if type(x) in (int, float) and type(y) is MCFTensor else None
     found = selected(Formula(name), x if filled is None else filled, y)
     if found is not None:
@@ -206,20 +206,20 @@ def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
     a, b = operands(x, y)
     check_broadcast((a, b))
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
-    # The result has the terms of the tensors, also where both values have one component.
+    # The result has the terms of the tensors, even if both operands have one component.
     return wrap(function(padded(a, terms), b))
 
 
 @implements(aten.atan2.default)
 def atan2(y: Any, x: Any) -> MCFTensor:
-    """The angle of the point (x, y)."""
+    """Return the angle of the point (x, y)."""
     return of_two("atan2", y, x)
 
 
 class _Angle(torch.autograd.Function):
-    """The angle, whose slope is not by squares of x and y, which leave the range before it does.
+    """Angle of a point, with a derivative that does not overflow earlier than its value.
 
-    Both are multiplied by a power of two, after which the larger one is from 1/2 to 1.
+    x and y are scaled by a power of two that brings the larger one to [1/2, 1).
     """
 
     @staticmethod
@@ -237,7 +237,7 @@ class _Angle(torch.autograd.Function):
 
         b, a = scaled(y), scaled(x)
         square = a * a + b * b
-        # At the origin the slopes are 0, as torch has them.
+        # At the origin the derivatives are 0, as in PyTorch.
         square = torch.where(square == 0, 1, square)
         by_y, by_x = ctx.needs_input_grad
         return (
@@ -256,5 +256,5 @@ def _angle_of(input: Any, other: Any) -> Any:
 
 @implements(aten.hypot.default)
 def hypot(x: Any, y: Any) -> MCFTensor:
-    """sqrt(x^2 + y^2)."""
+    """Return sqrt(x^2 + y^2)."""
     return of_two("hypot", x, y)

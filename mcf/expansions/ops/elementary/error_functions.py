@@ -1,4 +1,4 @@
-"""Error functions without, with the logarithm of and inverse to the exponential in them."""
+"""Implement `erfcx`, `log_ndtr`, `erfinv` and `ndtri`, with derivatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def _special(name: str, derivative: Derivative) -> Any:
-    """Register the function that torch.special has under a name of ours."""
+    """Register a torch.special function of the same name in `mcf.elementary`."""
     function = computed(name)
     ours = differentiable(name, function, derivative)
     implements(getattr(torch.special, name))(ours)
@@ -34,7 +34,7 @@ def _root(numerator: int, denominator: int) -> int:
 
 
 def _slope(m: int) -> Any:
-    """The derivative of order m of erfcx; of the last of `error_slopes`, f' = 2 x f + 2 m f_-1."""
+    """Return the m-th derivative of erfcx; for the last one f' = 2 x f + 2 m f_(m-1)."""
     following: Any
     if m < error_slopes.LAST:
         following = lambda x: _slopes[m + 1](x)  # noqa: E731
@@ -49,32 +49,32 @@ _erfcx: Any = _special("erfcx", lambda x: _slopes[1](x))
 
 
 def _sides(x: Any) -> tuple[Any, Any, Any]:
-    """Where x > 0, x there and 0 elsewhere, and the root of 1/2 times -x elsewhere and 0 there."""
+    """Return x > 0, max(x, 0) and sqrt(1/2) max(-x, 0)."""
     up, zero = x > 0, torch.zeros_like(x)
     below = torch.where(up, zero, -x) * constant(fixed.root(fixed.ONE // 2), x)
     return up, torch.where(up, x, zero), below
 
 
-# From here on 2 / x^4 is below the last bit of four float64 components.
+# Beyond -_FAR the term 2 / x^4 is below the last bit of four float64 components.
 _FAR = 2.0**54
 
 
 def _ratio(x: Any) -> Any:
-    """The density over the distribution function, r(x).
+    """Return r(x), the normal density divided by the distribution function.
 
-    Below 0 sqrt(2 / pi) / erfcx(-x / sqrt(2)), in which their exponentials cancel; above, where
-    that is off by x^2 times what x / sqrt(2) is off by, the quotient.
+    For x <= 0 it is sqrt(2 / pi) / erfcx(-x / sqrt(2)), free of exponentials. For x > 0 that would
+    amplify the error of x / sqrt(2) by x^2, so the quotient is used.
     """
     up, a, z = _sides(x)
     beside = constant(_root(2 * fixed.ONE, fixed.pi()), x) / _erfcx(z)
     ratio = torch.where(up, normal_pdf(a) / normal_cdf(a), beside)
-    # erfcx is near the smallest numbers for large -x; the ratio is -x - 1 / x + 2 / x^3.
+    # For large -x erfcx approaches underflow; the ratio is -x - 1 / x + 2 / x^3.
     far = x < -_FAR
     return torch.where(far, -x - 1 / torch.where(far, x, 1), ratio)
 
 
 def _ratio_slope(x: Any) -> Any:
-    """-r (x + r), below 0 without cancellation: x + r is -erfcx'(z) / (sqrt(2) erfcx(z))."""
+    """Return -r (x + r); for x <= 0, x + r = -erfcx'(z) / (sqrt(2) erfcx(z)) does not cancel."""
     up, a, z = _sides(x)
     share = constant(fixed.root(fixed.ONE // 2), x) * (_slopes[1](z) / _erfcx(z))
     return _log_slope(x) * torch.where(up, -(a + _log_slope(a)), share)
@@ -85,7 +85,7 @@ _special("log_ndtr", lambda x: _log_slope(x))
 
 
 def _inverse_slope(x: Any) -> Any:
-    """sqrt(pi)/2 exp(y^2) = sqrt(pi)/2 erfcx(y) / (1 - |x|), y = erfinv(|x|): no square of y."""
+    """Return sqrt(pi)/2 exp(y^2), y = erfinv(|x|), as sqrt(pi)/2 erfcx(y) / (1 - |x|)."""
     size = x.abs()
     slope = _erfcx(torch.erfinv(size)) / ((1 - size) * constant(fixed.two_over_root_pi(), x))
     return torch.where(size == 1, torch.inf, slope)
@@ -104,7 +104,10 @@ implements(torch.erfinv, torch.Tensor.erfinv, torch.special.erfinv)(
 
 
 def _quantile_slope(p: Any) -> Any:
-    """sqrt(2 pi) exp(y^2 / 2) = sqrt(pi/2) erfcx(|y| / sqrt(2)) / min(p, 1 - p), y = ndtri(p)."""
+    """Return sqrt(2 pi) exp(y^2 / 2) for y = ndtri(p).
+
+    It is computed as sqrt(pi / 2) erfcx(|y| / sqrt(2)) / min(p, 1 - p), without y^2.
+    """
     z = _ndtri(p).abs() * constant(fixed.root(fixed.ONE // 2), p)
     least = torch.where(p > 0.5, 1 - p, p)
     slope = constant(_root(fixed.pi(), 2 * fixed.ONE), p) * (_erfcx(z) / least)

@@ -1,13 +1,14 @@
-"""Hurwitz's zeta function of any s > 1, 1/q^s + 1/(q + 1)^s + ..., by Euler and Maclaurin.
+"""Compute Hurwitz's zeta function 1/q^s + 1/(q + 1)^s + ... for s > 1 by Euler-Maclaurin.
 
 With a = q + N and B_2j Bernoulli's numbers
 
     zeta(s, q) = sum over k < N of 1/(q + k)^s + a^-s (a/(s - 1) + 1/2
                  + sum of B_2j/(2 j)! s (s + 1) ... (s + 2 j - 2) / a^(2 j - 1))
 
-with a from 48 + s on, or N where terms no longer count (NIST's Digital Library of Mathematical
-Functions, 25.11.28, https://dlmf.nist.gov/25.11). Computed in float64 components, one more than the
-result has: hundreds of launches, no kernel and no bound; errors are observed (`docs/numerics.md`).
+N is the first with a >= 48 + s, or with negligible further terms (NIST's Digital Library of
+Mathematical Functions, 25.11.28, https://dlmf.nist.gov/25.11). It is computed with one more float64
+component than the result has, in hundreds of launches. Its errors have no proven bound; they are
+measured (`docs/numerics.md`).
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from mcf.expansions.creation import tensor
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.register_choice import refuse_float32
 
-# From a = this + s on 34 terms of the series are enough for 230 bits.
+# For a >= _FROM + s, 34 terms of the series give 230 bits.
 _FROM = 48
 _COUNT = 34
-# Of q below zero the terms on the way to it that count, for s > 33: 2^-230 of the largest.
+# For q < 0 and s > 33 only this many terms before zero exceed 2^-230 of the largest.
 _NEAR = 72
 
 
 @functools.cache
 def _weight(j: int) -> Fraction:
-    """B_2j / (2 j)!, from j = 1 on."""
+    """Return B_2j / (2 j)! for j >= 1."""
     return bernoulli(_COUNT)[j - 1] / math.factorial(2 * j)
 
 
 def _power(base: Any, s: Any, odd: Any) -> Any:
-    """1 / base^s, of negative numbers for whole s."""
+    """Return 1 / base^s; a negative base needs an integer s, which `odd` describes."""
     value = torch.pow(base.abs(), -s)
     return torch.where((base.components[0] < 0) & odd, -value, value)
 
 
 def _computed(s: Any, q: Any, odd: Any) -> Any:
-    """Of expansions of four or fewer float64 components, one-dimensional, q no pole."""
-    # What is further below zero is nothing beside the terms next to it.
+    """Compute zeta(s, q) for one-dimensional expansions of float64, with no q at a pole."""
+    # Terms further below zero are negligible next to those near zero.
     skipped = (-q.components[0] - _NEAR).floor().clamp(min=0)
     x: Any = q + skipped
     least = 2.0 ** -(FP64.p * q.terms + 8)
@@ -55,7 +56,7 @@ def _computed(s: Any, q: Any, odd: Any) -> Any:
     while bool(active.any()):
         term: Any = torch.where(active, _power(x, s, odd), 0.0)
         short = (x.components[0] >= _FROM + s.components[0]) & active
-        # Terms fall from q = 1 on; what follows is at most q/(s - 1) + 1 times one.
+        # Terms decrease for q >= 1; the rest is at most q/(s - 1) + 1 times the current one.
         size = term.components[0].abs()
         rest = size * (1 + x.components[0].abs() / (s.components[0] - 1))
         small = (x.components[0] > 1) & (rest <= least * total.components[0].abs())
@@ -81,7 +82,7 @@ def _tail(s: Any, a: Any) -> Any:
 
 
 def hurwitz(s: Any, q: Any) -> Any:
-    """zeta(s, q) of two expansions of one shape and format, with torch's special values."""
+    """Return zeta(s, q) for expansions of one shape and format, with PyTorch's special values."""
     refuse_float32("torch.special.zeta", format_of(q.dtype), q.device)
     first, base = s.components[0], q.components[0]
     over = (s > 1) & s.isfinite()
@@ -95,7 +96,7 @@ def hurwitz(s: Any, q: Any) -> Any:
     terms = int(min(4, -(-fmt.p * q.terms // FP64.p) + 1))
     b, y = (v[good].to(torch.float64, terms=terms) for v in (s, q))
     found = _computed(b, y, odd[good]).to(q.dtype, terms=q.terms)
-    # As torch: s first, then poles; infinite s has 1 at 1 and nothing beyond.
+    # As in PyTorch: s decides first, then poles; for infinite s zeta is 1 at q = 1, 0 beyond.
     endless = torch.where(q == 1, 1.0, torch.where(q < 1, torch.inf, torch.nan))
     beyond = torch.where(first == torch.inf, endless, torch.nan)
     beyond = torch.where(pole | (base == -torch.inf), torch.inf, beyond)

@@ -1,17 +1,17 @@
-"""The regularized incomplete gamma functions P(a, x) and Q(a, x) = 1 - P(a, x).
+"""Compute the regularized incomplete gamma functions P(a, x) and Q(a, x) = 1 - P(a, x).
 
-With D = x^a e^-x / Gamma(a + 1), computed in a component more than the result has,
+With D = x^a e^-x / Gamma(a + 1), computed with one more component than the result has,
 
     P = D (1 + x/(a + 1) + x^2/((a + 1)(a + 2)) + ...)                for x < a + 1 or x < 8
     Q = a D / (x + 1 - a - 1 (1 - a)/(x + 3 - a - 2 (2 - a)/(x + 5 - a - ...)))   elsewhere
     Q = -expm1(a log x - log Gamma(a + 1)) - a x^a / Gamma(a + 1) sum (-x)^k / (k! (a + k))
 
-the last for a < 1 and such x, where P may be next to 1, and the others are 1 less these. Terms
-are taken until none counts, each element's by itself (NIST's Digital Library of Mathematical
-Functions, 8.7, 8.9 and 8.11, https://dlmf.nist.gov/8). No kernel of their own. Errors are at most
-u^n (1 + 2^-10) of results of up to three float64 components and of all narrower ones, for arguments
-and results from 2^-800 on, where the format has them; `docs/numerics.md` has the proof. Of four
-they are observed.
+The last formula is for a < 1 in the first region, where P may be close to 1. The other function is
+1 minus the computed one. Each element stops at its first negligible term (NIST's Digital Library of
+Mathematical Functions, 8.7, 8.9 and 8.11, https://dlmf.nist.gov/8). There is no dedicated kernel.
+Relative errors are at most u^n (1 + 2^-10) for up to three float64 components and for all narrower
+formats, for arguments and results of at least 2^-800; `docs/numerics.md` has the proof. For four
+float64 components they are measured.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from mcf.kernels.register_choice import refuse_float32
 
 aten = torch.ops.aten
 
-# Of a larger first argument sums have thousands of terms, of which errors add up.
+# For a larger first argument, sums have thousands of terms, whose errors add up.
 LARGEST = 2.0**20
-# Below it log Gamma(1 + a) is its series, which knows all of a.
+# Below this a, log Gamma(1 + a) is computed by its series, with a small relative error.
 _SMALL = 2.0**-6
-# Steps after which the fraction is off by less than 2^-212, for all first arguments to LARGEST:
-# 1610 up to 256, else 35 a^(1/3) + 5 (docs/numerics.md). Rounding errors may hide that it is.
+# Steps after which the continued fraction has converged to 2^-212 for all a <= LARGEST:
+# 1610 for a <= 256, else 35 a^(1/3) + 5 (docs/numerics.md). Rounding may hide convergence.
 _MOST = 3600
 
 
 def _terms(x: Any) -> int:
-    """Components of float64 that are computed with."""
+    """Return the number of float64 components of the computation."""
     fmt = format_of(x.dtype)
     return int(min(4, -(-fmt.p * x.terms // FP64.p) + 1))
 
 
 @functools.cache
 def _coefficients() -> list[Fraction]:
-    """Of a, a^2, ... in log Gamma(1 + a)."""
+    """Return the coefficients of a, a^2, ... in log Gamma(1 + a)."""
     bits = 448
     found = Series(bits).log_gamma(Fraction(1), Fraction(1), 42)
     return [Fraction(c, 1 << bits) for c in found[1:]]
 
 
 def _log_gamma(a: Any) -> Any:
-    """log Gamma(1 + a), relative to the result also for a small a."""
+    """Return log Gamma(1 + a) with a small relative error, also for small a."""
     small = a < _SMALL
     near = torch.where(small, a, 0.0)
     total: Any = torch.zeros_like(a)
@@ -72,7 +72,7 @@ def _done(term: Any, total: Any) -> Any:
 
 
 def _summed(first: Any, following: Any) -> Any:
-    """A sum of terms, each a function of its number and of the one before, until none counts."""
+    """Sum terms until they are negligible; term k is following(k, term k - 1)."""
     total, term = first, first
     active = torch.ones_like(first.components[0], dtype=torch.bool)
     k = 1
@@ -85,12 +85,12 @@ def _summed(first: Any, following: Any) -> Any:
 
 
 def _series(a: Any, x: Any) -> Any:
-    """1 + x/(a + 1) + ..., all terms of which are positive."""
+    """Return 1 + x/(a + 1) + x^2/((a + 1)(a + 2)) + ..., all terms of which are positive."""
     return _summed(torch.ones_like(a), lambda k, term: term * (x / (a + k)))
 
 
 def _alternating(a: Any, x: Any) -> Any:
-    """The sum of (-x)^k / (k! (a + k)) from 1 on, for x < 2."""
+    """Return the sum of (-x)^k / (k! (a + k)) over k >= 1, for x < 2."""
     power = -x
 
     def following(k: int, term: Any) -> Any:
@@ -102,7 +102,7 @@ def _alternating(a: Any, x: Any) -> Any:
 
 
 def _fraction(a: Any, x: Any) -> Any:
-    """The continued fraction's inverse by Lentz's algorithm."""
+    """Return 1 / (x + 1 - a - ...), the continued fraction, by Lentz's algorithm."""
     b = x + 1 - a
     d = 1 / b
     total = c = d
@@ -122,14 +122,14 @@ def _fraction(a: Any, x: Any) -> Any:
 
 
 def _computed(a: Any, x: Any, upper: bool, spare: bool) -> Any:
-    """P or Q of 0 < a <= LARGEST and 0 < x, one-dimensional, in float64 components.
+    """Compute P or Q (`upper`) for 0 < a <= LARGEST and x > 0, one-dimensional, in float64.
 
-    `spare` says whether there are 53 bits more than the result has.
+    `spare` tells whether the computation has at least 53 bits more than the result.
     """
     power = a * torch.log(x) - _log_gamma(a)
     scale = torch.exp(power - x)
     out = torch.zeros_like(a)
-    # Next to 0 the fraction takes hundreds of steps; up to 8 sums lose 26 bits of those to spare.
+    # Near 0 the fraction needs hundreds of steps; for x < 8 the sum loses 26 spare bits.
     low = (x < a + 1) | (x < 8) if spare else x < a + 1
     small = low & (a < 1) if upper else torch.zeros_like(low)
     for where, kind in ((~low, "fraction"), (low & ~small, "series"), (small, "small")):
@@ -146,20 +146,20 @@ def _computed(a: Any, x: Any, upper: bool, spare: bool) -> Any:
 
 
 def _value(a: Any, x: Any, upper: bool) -> Any:
-    """Of expansions of one shape and format."""
+    """Return P or Q (`upper`) of expansions of one shape and format."""
     refuse_float32("torch.special.gammainc", format_of(x.dtype), x.device)
     first, second = a.components[0], x.components[0]
     good = (first > 0) & (second > 0) & first.isfinite() & second.isfinite()
     if bool((good & (first > LARGEST)).any()):
         raise UnsupportedError(
-            "torch.special.gammainc and gammaincc of mcf.MCFTensor have a first argument up to "
-            f"2**20, got {float(first[good].max())}"
+            "torch.special.gammainc and gammaincc of mcf.MCFTensor: the first argument must be "
+            f"at most 2**20, got {float(first[good].max())}"
         )
     terms = _terms(x)
     b, y = (v[good].to(torch.float64, terms=terms) for v in (a, x))
     spare = FP64.p * (terms - 1) >= format_of(x.dtype).p * x.terms
     found = _computed(b, y, upper, spare).to(x.dtype, terms=x.terms)
-    # As torch: 0 and infinities one after the other.
+    # Special values in PyTorch's order of precedence, last one wins.
     zero = torch.where(second == 0, 0.0, torch.where(second.isinf(), 1.0, torch.nan))
     zero = torch.where(first.isinf(), torch.where(second.isinf(), torch.nan, 0.0), zero)
     zero = torch.where(first == 0, torch.where(second > 0, 1.0, torch.nan), zero)
@@ -171,7 +171,7 @@ def _value(a: Any, x: Any, upper: bool) -> Any:
 
 
 def _density(a: Any, x: Any) -> Any:
-    """The derivative of P by x: x^(a - 1) e^-x / Gamma(a)."""
+    """Return x^(a - 1) e^-x / Gamma(a), the derivative of P by x."""
     terms = _terms(x)
     b, y = (v.to(torch.float64, terms=terms) for v in (a, x))
     found: Any = torch.exp(torch.xlogy(b - 1, y) - y - torch.lgamma(b))

@@ -1,4 +1,4 @@
-"""Polygamma functions and Hurwitz's zeta function, each of whole orders."""
+"""Implement polygamma functions and Hurwitz's zeta function."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def _of_order(n: int) -> Unary:
 
 @implements(aten.polygamma.default)
 def polygamma(n: int, x: MCFTensor) -> MCFTensor:
-    """The n-th derivative of digamma, for n from 0 to 32."""
+    """Return the n-th derivative of digamma, for n from 0 to 32."""
     if not 0 <= n <= LAST:
         raise UnsupportedError(
-            f"torch.polygamma of an mcf.MCFTensor has n = 0 to {LAST}, got {n}; that is also the "
-            f"derivative of order {n + 1} of torch.lgamma"
+            f"torch.polygamma of an mcf.MCFTensor: n must be 0 to {LAST}, got {n}; the derivative "
+            f"of order {n + 1} of torch.lgamma needs it too"
         )
     return _of_order(n)(x)
 
@@ -47,12 +47,12 @@ def _zeta(s: int) -> Any:
 
 
 def _any(s: Any) -> Any:
-    """The function of x for an expansion s, by `hurwitz`."""
+    """Return the function x -> zeta(s, x) for an expansion s, by `hurwitz`."""
     return differentiable("zeta", lambda x: hurwitz(s, x), lambda x: -s * _any(s + 1)(x))
 
 
 def _is_made(s: float) -> bool:
-    """Whether there is a kernel."""
+    """Return whether zeta(s, x) has a kernel."""
     return 2 <= s <= LAST + 1 and s == round(s)
 
 
@@ -63,9 +63,9 @@ def _is_made(s: float) -> bool:
     aten.special_zeta.other_scalar,
 )
 def zeta(input: Any, other: Any) -> Any:
-    """Hurwitz's zeta function 1/x^s + 1/(x + 1)^s + ... for s > 1.
+    """Return Hurwitz's zeta function 1/x^s + 1/(x + 1)^s + ... for s > 1.
 
-    Of whole s from 2 to 33 a kernel, of others `hurwitz`.
+    Integers s from 2 to 33 have a kernel; others use `hurwitz`.
     """
     if isinstance(input, Tensor) and input.requires_grad and torch.is_grad_enabled():
         raise UnsupportedError(
@@ -73,25 +73,25 @@ def zeta(input: Any, other: Any) -> Any:
         )
     x = in_format(other, input) if isinstance(input, MCFTensor) else other
     if not isinstance(x, MCFTensor):
-        # A plain tensor beside an expansion, whose components the result has.
+        # x is a plain tensor and s an expansion, whose format the result has.
         x = promote(x) + torch.zeros_like(input)
     if not isinstance(input, Tensor):
         if _is_made(input):
             return _zeta(int(input))(x)
         return _any(in_format(input, x) + torch.zeros_like(x.detach()))(x)
     s_of: Any = input.detach()
-    # Numbers as floats: what only further components tell from whole ones is in none of them.
+    # Exclude values that differ from an integer only in trailing components.
     if isinstance(s_of, MCFTensor):
         whole: Any = torch.where(s_of == s_of.round(), s_of, torch.nan)
         s_of = whole.to_plain(torch.float64)
     found, rest = None, False
-    # Of no number any order will do.
+    # An empty s needs some order; any will do.
     for s in s_of.unique().tolist() or [2]:
         if not _is_made(s):
             rest = True
             continue
         value = _zeta(int(s))(x)
-        # Of the shape of both.
+        # `torch.where` broadcasts to the shape of both.
         found = torch.where(input == int(s), value, value if found is None else found)
     if not rest:
         return found

@@ -1,4 +1,4 @@
-"""Power series of a few dozen terms, where a formula of other functions would cancel."""
+"""Evaluate power series where a formula of other functions would cancel."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from mcf.expansions.ops.elementary.constants import in_format
 from mcf.kernels.formats import format_of
 
-# Bits beyond those of the format.
+# Extra bits of precision beyond the format.
 _SPARE = 8
 
 
 def power_series(q: Any, coefficient: Callable[[int], Fraction], most: Fraction) -> Any:
-    """c_0 + c_1 q + c_2 q^2 + ... for |q| <= most, by Horner's rule in the format of q.
+    """Return c_0 + c_1 q + c_2 q^2 + ... for |q| <= most, by Horner's rule in the format of q.
 
     Args:
         q: an expansion tensor.
-        coefficient: c_k of k. Terms of `most` fall at least by half.
+        coefficient: returns c_k. Terms at q = `most` must at least halve from one to the next.
         most: the largest argument.
     """
     least = abs(coefficient(0)) / 2 ** (format_of(q.dtype).p * q.terms + _SPARE)

@@ -1,4 +1,4 @@
-"""Functions composed of others: angles, sinc, entropies, the inverse of the logistic function."""
+"""Implement functions composed of others: angles, sinc, xlogy, entr, logit, mvlgamma."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def rad2deg(x: Any) -> Any:
 
 @implements(torch.angle, Tensor.angle, aten.angle.default)
 def angle(x: Any) -> Any:
-    """0 for what is not negative, pi for what is."""
+    """Return pi for negative x, else 0; NaN for NaN."""
     flat = torch.where(x < 0, constant(fixed.pi(), x), 0)
     return torch.where(x.isnan(), x, flat)
 
 
 def _half_turns(x: Any) -> tuple[Any, Any]:
-    """X less the nearest whole number, and whether that is odd."""
+    """Return x minus its nearest integer, and whether that integer is odd."""
     whole = x.detach().round()
     half = whole * 0.5
-    # Of an infinity or NaN nothing is odd.
+    # For infinity and NaN the result is False.
     odd = (half - half.round()).square() == 0.25
     return x - torch.where(x == 0, 0, whole), odd
 
@@ -63,7 +63,7 @@ def _sinc(x: Any) -> Any:
 
 
 def _sinc_weight(x: Any) -> Any:
-    """(sinc(x) - cos(pi x)) / (pi x)^2, of small x as a series."""
+    """Return (sinc(x) - cos(pi x)) / (pi x)^2, by a series for small x."""
     pi, near = constant(fixed.pi(), x), x.abs() < 0.25
     angle = pi * torch.where(near, x, 0)
     far = torch.where(near, 1, x)
@@ -74,7 +74,7 @@ def _sinc_weight(x: Any) -> Any:
 
 
 def spherical_weight(q: Any) -> Any:
-    """The sum of (-q)^k (2 k + 2) / (2 k + 3)!, (sin(t) / t - cos(t)) / t^2 for q = t^2 <= 1."""
+    """Return (sin(t) / t - cos(t)) / t^2 for q = t^2 <= 1: sum of (-q)^k (2 k + 2) / (2 k + 3)!."""
     return power_series(
         q,
         lambda k: Fraction((-1) ** k * (2 * k + 2), math.factorial(2 * k + 3)),
@@ -83,7 +83,7 @@ def spherical_weight(q: Any) -> Any:
 
 
 def _sinc_slope_of(x: Any) -> Any:
-    """Return (cos(pi x) - sinc(x)) / x; near 0 -pi^2 x times the series of `_sinc_weight`."""
+    """Return (cos(pi x) - sinc(x)) / x; near 0 as -pi^2 x times the series of `_sinc_weight`."""
     pi, near = constant(fixed.pi(), x), x.abs() < 0.25
     low, far = torch.where(near, x, 0), torch.where(near, 1, x)
     angle = pi * low
@@ -106,13 +106,13 @@ _sinc_of: Any = differentiable("sinc", _sinc, lambda x: _sinc_slope(x))
 
 @implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)
 def sinc(x: Any) -> Any:
-    """sin(pi x) / (pi x); the angle is reduced before it is multiplied by pi."""
+    """Return sin(pi x) / (pi x); x is reduced before the product with pi."""
     return _sinc_of(x)
 
 
 @implements(torch.xlogy, Tensor.xlogy, torch.special.xlogy, aten.xlogy.Tensor)
 def xlogy(x: Any, y: Any) -> Any:
-    """x log(y); 0 for x = 0 unless y is NaN."""
+    """Return x log(y); 0 for x = 0 unless y is NaN."""
     a, b = map(promote, _tensors(x, y))
     idle = (a == 0) & ((b <= 0) | (b == torch.inf))
     return a * torch.log(torch.where(idle, 1, b))
@@ -120,7 +120,7 @@ def xlogy(x: Any, y: Any) -> Any:
 
 @implements(torch.special.xlog1py, aten.special_xlog1py.default)
 def xlog1py(x: Any, y: Any) -> Any:
-    """x log(1 + y); 0 for x = 0 unless y is NaN."""
+    """Return x log(1 + y); 0 for x = 0 unless y is NaN."""
     a, b = map(promote, _tensors(x, y))
     idle = (a == 0) & ((b <= -1) | (b == torch.inf))
     return a * torch.log1p(torch.where(idle, 0, b))
@@ -143,7 +143,7 @@ def _entr(x: Any) -> Any:
 
 
 def _entr_slope(x: Any) -> Any:
-    """-log(x) - 1, next to 1/e -log(1 + e d) with d = x - 1/e."""
+    """Return -log(x) - 1; near 1/e as -log(1 + e d) with d = x - 1/e."""
     d = beside(x, fixed.to_fraction(fixed.exp(-fixed.ONE)))
     near = d.abs() < 0.125
     slope = torch.log1p(torch.where(near, d, 0) * constant(fixed.exp(fixed.ONE), x))
@@ -155,12 +155,12 @@ _entr_of = differentiable("entr", _entr, differentiable("entr_1", _entr_slope, l
 
 @implements(torch.special.entr, aten.special_entr.default)
 def entr(x: Any) -> Any:
-    """-x log(x); 0 for 0, -inf for what is negative."""
+    """Return -x log(x); 0 for x = 0, -inf for x < 0."""
     return _entr_of(x)
 
 
 def _logit(x: Any) -> Any:
-    # Near 1/2 the quotient is near 1, and what it lacks to 1 is exact.
+    # Near 1/2 the quotient is near 1; its difference from 1 has an exact numerator.
     middle = (x - 0.5).abs() < 0.25
     safe, outer = torch.where(middle, x, 0.5), torch.where(middle, 0.75, x)
     return torch.where(
@@ -180,9 +180,9 @@ _logit_of = differentiable("logit", _logit, _logit_slope)
 
 @implements(torch.logit, Tensor.logit, torch.special.logit, aten.logit.default)
 def logit(x: Any, eps: float | None = None) -> Any:
-    """Return log(x / (1 - x)), of x clamped to [eps, 1 - eps] for a number eps.
+    """Return log(x / (1 - x)), with x clamped to [eps, 1 - eps] unless eps is None.
 
-    For eps above 1/2 it is eps below eps and 1 - eps elsewhere, as in torch.
+    For eps > 1/2, as in PyTorch, x becomes eps where x < eps and at most 1 - eps elsewhere.
     """
     if eps is not None:
         low = in_format(Fraction(eps), x)
@@ -193,14 +193,14 @@ def logit(x: Any, eps: float | None = None) -> Any:
 
 @implements(torch.mvlgamma, Tensor.mvlgamma, torch.special.multigammaln)
 def mvlgamma(input: Any, p: int) -> Any:
-    """p (p - 1) / 4 log(pi) + the sum of lgamma(x - j / 2) for j below p, for x > (p - 1) / 2."""
+    """Return p (p - 1) / 4 log(pi) + sum of lgamma(x - j / 2) over j < p, for x > (p - 1) / 2."""
     if p < 1:
         raise RuntimeError(f"mvlgamma: p has to be greater than or equal to 1, got {p}")
     x = input if input.is_floating_point() else input.to(torch.get_default_dtype())
     log_pi: Any = constant(fixed.log(fixed.to_fraction(fixed.pi())), x)
     total = log_pi * Fraction(p * (p - 1), 4)
     inside = x > (p - 1) / 2
-    # Outside the domain the derivative is NaN, too.
+    # Outside the domain the derivative is NaN too.
     outside = torch.where(inside, 0, x) * torch.nan
     for j in range(p):
         total = total + torch.lgamma(torch.where(inside, x - j / 2, outside))

@@ -1,1 +1,1 @@
-"""Implement in-place forms, lists and operators behind other functions."""
+"""Implement in-place forms, lists, and the operators that other functions call."""

@@ -1,8 +1,8 @@
-"""Backward passes: torch's own, in which hooks and derivatives meet expansions as elsewhere.
+"""Run PyTorch's backward passes with the tensor type's functions switched on.
 
-torch switches a tensor type's functions off while it runs one of them. In a backward pass that
-would hold for hooks and users' derivatives, too, and `torch.where(g > 0, g, 0.1)` in one of them
-would round 0.1 to the components' dtype.
+PyTorch disables `__torch_function__` while it runs a function of the type. In a backward pass that
+would include hooks and users' derivatives: `torch.where(g > 0, g, 0.1)` in one of them would round
+0.1 to the components' dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcf.expansions.tensor import MCFTensor, wrap
 
 
 def _made(outputs: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-    """torch's gradients to begin with: whose attributes are asked for is known."""
+    """Return the initial gradients, as PyTorch's `_make_grads`, without `__torch_function__`."""
     with torch._C.DisableTorchFunctionSubclass():
         if len(outputs) == 1 and grads[0] is None and type(outputs[0]) is MCFTensor:
             one = _one(outputs[0])
@@ -30,7 +30,7 @@ def _made(outputs: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _one(output: MCFTensor) -> MCFTensor | None:
-    """The gradient of one number that nobody looks at, as `torch.ones_like` makes it; else None."""
+    """Return ones like a one-element output; None if modes are active or it needs no gradient."""
     if watched() or not output.requires_grad or output.numel() != 1:
         return None
     first, *rest = output.components
@@ -44,10 +44,10 @@ _GRAD = unasked(torch.autograd.grad, _make_grads=_made)
 
 
 def _formatted(outputs: Any, grads: Any) -> Any:
-    """Gradients of expansions as expansions of the same format: plain ones would stay plain."""
+    """Convert the gradients of expansions to the format of their outputs."""
     if grads is None:
         return None
-    # As most are.
+    # Fast path: the common case.
     if type(grads) is MCFTensor and type(outputs) is MCFTensor:
         first, other = grads.__dict__["_c0"], outputs.__dict__["_c0"]
         if first.dtype is other.dtype and grads.terms == outputs.terms:
@@ -58,7 +58,7 @@ def _formatted(outputs: Any, grads: Any) -> Any:
         return reformat(grads, output.dtype, output.terms) if fits else grads
     several = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     if len(several) != len(grads):
-        # An error of torch's.
+        # PyTorch reports the error.
         return grads
     return tuple(_formatted(y, g) for y, g in zip(several, grads, strict=True))
 
@@ -67,7 +67,7 @@ def _formatted(outputs: Any, grads: Any) -> Any:
 def backward(
     tensors: Any, grad_tensors: Any = None, *args: Any, inputs: Any = None, **options: Any
 ) -> None:
-    """`torch.autograd.backward`."""
+    """Implement `torch.autograd.backward`."""
     options["inputs"] = inputs
     if torch.compiler.is_compiling():
         forward(torch.autograd.backward, (tensors, grad_tensors, *args), options)
@@ -83,7 +83,7 @@ def of_tensor(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """`x.backward()`."""
+    """Implement `Tensor.backward`."""
     backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
@@ -96,7 +96,7 @@ def grad(
     is_grads_batched: bool = False,
     **options: Any,
 ) -> Any:
-    """`torch.autograd.grad`."""
+    """Implement `torch.autograd.grad`."""
     options["is_grads_batched"] = is_grads_batched
     if torch.compiler.is_compiling():
         return forward(torch.autograd.grad, (outputs, inputs, grad_outputs, *args), options)

@@ -1,4 +1,4 @@
-"""Operators that write into an argument: by plan, or the functional one, whose result is copied."""
+"""Derive operators that write into an argument from functional ones, whose result is copied."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ writes_first = functools.cache(is_in_place)
 
 @functools.cache
 def _functional(func: OpOverload) -> OpOverload:
-    """The operator without the trailing underscore, of the same overload name or arguments."""
+    """Return the functional overload of an in-place operator, by overload name or arguments."""
     name = func._schema.name.split("::")[1].removesuffix("_")
     packet = getattr(torch.ops.aten, name, None)
     overload = getattr(packet, func._overloadname, None)
-    # TorchScript's functions of numbers have the names of functions of tensors.
+    # TorchScript has functions of numbers under the same names.
     if packet is not None and (overload is None or not _takes_tensor(overload)):
         overload = _new(packet, func)
     if overload is None:
@@ -46,12 +46,12 @@ def _takes_tensor(func: OpOverload) -> bool:
 
 @functools.cache
 def _without_out(func: OpOverload) -> OpOverload | None:
-    """The overload that takes the same arguments and returns a new tensor."""
+    """Return the overload that takes the same arguments and returns a new tensor."""
     return _new(func.overloadpacket, func)
 
 
 def _new(packet: Any, func: OpOverload) -> OpOverload | None:
-    """Of a packet the overload with an operator's arguments that returns a new tensor."""
+    """Return the functional overload of a packet with the arguments of `func`, or None."""
 
     def arguments(f: OpOverload) -> list[tuple[str, str]]:
         return [(a.name, str(a.type)) for a in f._schema.arguments if not a.is_out]
@@ -63,7 +63,7 @@ def _new(packet: Any, func: OpOverload) -> OpOverload | None:
     return None
 
 
-# As torch says it.
+# PyTorch's message.
 _SHARED = (
     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
     "single memory location. Please clone() the tensor before performing the operation."
@@ -71,15 +71,15 @@ _SHARED = (
 
 
 def _check_memory(func: OpOverload, target: Any, args: tuple[Any, ...]) -> None:
-    """Refuse what torch refuses of a function of elements: to write over a part of an operand."""
+    """Raise, like PyTorch, if a pointwise operator would overwrite part of an operand."""
     if _is_of_elements(func) and shares_part(target, args):
         raise RuntimeError(_SHARED)
 
 
 @functools.cache
 def _is_of_elements(func: OpOverload) -> bool:
-    # Not all overloads of a function have its tag, torch's choice has none, and what fills reads
-    # its number before.
+    # Not all overloads carry the tag, `where.self_out` has none, and masked_fill reads its number
+    # before it writes.
     if func._schema.name.startswith("aten::masked_fill"):
         return False
     packet = getattr(aten, func._schema.name.split("::")[1].removesuffix("_"), func.overloadpacket)
@@ -96,7 +96,7 @@ def _same_device(name: str, result: Tensor, target: Tensor) -> None:
 
 
 def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator that writes to its first argument."""
+    """Run an operator that writes to its first argument."""
     if "out" in kwargs or not writes_first(func):
         return NotImplemented
     target = args[0]
@@ -118,7 +118,7 @@ def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator with `out=`."""
+    """Run an operator with `out=`."""
     if "out" not in kwargs:
         return NotImplemented
     target = kwargs["out"]
@@ -135,22 +135,22 @@ def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def check_target(name: str, result: Tensor, target: Tensor) -> None:
-    """Whether `out=` of a function of this name can take a result.
+    """Raise unless the target of `out=` can hold a result.
 
     Raises:
-        UnsupportedError: for a plain tensor in the place of an expansion.
-        RuntimeError: for another device.
+        UnsupportedError: if the result is an expansion and the target a plain tensor.
+        RuntimeError: if the devices differ.
     """
     if isinstance(result, MCFTensor) and not isinstance(target, MCFTensor):
         raise UnsupportedError(
-            f"{name} would round its result to `out`, a plain tensor; give an expansion "
+            f"{name} would round its result to `out`, a plain tensor; pass an expansion "
             "tensor, or copy the result, which rounds"
         )
     _same_device(name, result, target)
 
 
 def written(name: str, result: Tensor, target: Tensor) -> Tensor:
-    """What `out=` of a function of this name gives."""
+    """Copy a result into the target of `out=`, resized as in PyTorch, and return the target."""
     check_target(name, result, target)
     if result.shape != target.shape:
         if target.numel():
@@ -160,7 +160,7 @@ def written(name: str, result: Tensor, target: Tensor) -> Tensor:
     return target
 
 
-# As torch says it.
+# PyTorch's message.
 _RESIZED = (
     "An output with one or more elements was resized since it had shape {}, which does not match "
     "the required output shape {}. This behavior is deprecated, and in a future PyTorch release "

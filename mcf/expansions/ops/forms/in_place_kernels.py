@@ -24,7 +24,7 @@ from mcf.kernels.operators import COMPARISONS, Operation
 
 aten = torch.ops.aten
 
-# The operands that a function's arguments are.
+# Maps the arguments of an overload to the operands of a kernel.
 Read = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
@@ -49,18 +49,18 @@ def _chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return mask, value, x
 
 
-# Writes the result of arguments, some by name, into a tensor, and returns whether it did.
+# write(target, args, **named) writes a result into a tensor; it returns False if unsupported.
 Write = Callable[..., bool]
 
 
 def _register(func: OpOverload, count: int, write: Write, truth: bool = False) -> None:
-    """Register what writes the result of an overload's arguments; `ops.in_place` does the others.
+    """Register a direct implementation of an overload, with `ops.in_place` as fallback.
 
     Args:
         func: the overload.
-        count: the number of arguments that `write` takes.
-        write: returns False, with nothing written, for targets and arguments that it does not take.
-        truth: whether the target is a plain tensor of truth values.
+        count: the number of positional arguments that `write` supports.
+        write: returns False, with nothing written, for unsupported targets and arguments.
+        truth: whether the target is a plain bool tensor.
     """
     derived = in_place if writes_first(func) else into_out
 
@@ -72,7 +72,7 @@ def _register(func: OpOverload, count: int, write: Write, truth: bool = False) -
                 return target
         return derived(func, args, kwargs)
 
-    # Not by `implements`: they return the argument itself, with no aliasing to correct.
+    # `implements` would correct aliasing; these return the argument itself.
     OPERATORS[func] = implementation
 
 
@@ -86,11 +86,11 @@ def _writes(
     """Register the forms of an operator that write into an argument.
 
     Args:
-        operation: the kernel that computes them.
-        name: the operator's in aten.
-        *overloads: with `out=`, or after a "_" of the operator in place.
-        count: the number of arguments; None for the operation's.
-        read: returns the operation's operands, given the arguments.
+        operation: the operation that computes the result.
+        name: the operator's name in aten.
+        *overloads: overload names; a leading "_" means the in-place operator, else `out=`.
+        count: the number of arguments; None for that of the operation.
+        read: maps the arguments to the operation's operands.
     """
 
     def write(target: Any, args: tuple[Any, ...], alpha: Any = 1) -> bool:
@@ -131,7 +131,7 @@ for _name in (
 
 
 def _into(function: Callable[..., bool]) -> Write:
-    """Return the same that refuses targets which share a part of an operand's memory."""
+    """Return a Write that also refuses targets that share part of an operand's memory."""
 
     def write(target: Any, args: tuple[Any, ...], **factor: Any) -> bool:
         return not shares_part(target, args) and function(target, *args, **factor)

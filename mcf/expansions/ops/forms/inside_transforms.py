@@ -1,11 +1,11 @@
-"""Functions that PyTorch takes apart above its operators, inside a transform of torch.func.
+"""Intercept functions that PyTorch decomposes, inside a transform of torch.func.
 
-Outside, an expansion is asked about the function itself. A transform's tensors have torch's type,
-so nobody is asked, and what arrives are the operators that PyTorch makes of it, with constants of
-double precision that cannot be told from a user's numbers. A transform hands each function to a key
-of its own before anything is taken apart; there a function of expansions is ours. Any other goes on
-to the transform as if nobody had asked: autocast, batching rules and checks of randomness come
-after it. Outside of transforms nothing comes that way.
+Outside of transforms `__torch_function__` sees the function itself. A transform wraps expansions in
+plain tensors, so only PyTorch's decomposition would arrive, with double constants that look like a
+user's numbers. A transform sends each function to a dispatch key of its own before decomposition;
+at this key calls with expansions run our function. All other calls go on to the transform
+unchanged: autocast, batching rules and randomness checks come after it. The key is never active
+outside of transforms.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _inside = torch._C._functorch.get_unwrapped
 
 
 def held(x: Any) -> Any:
-    """What a transform's tensor holds, in the end: of what is mapped the elements of all calls."""
+    """Unwrap a transform's tensor completely; a mapped one includes the mapped dimension."""
     while isinstance(x, Tensor) and _is_wrapped(x):
         x = _inside(x)
     return x
 
 
 def batched(x: Any) -> bool:
-    """Whether a transform maps a tensor."""
+    """Return whether a transform maps (vmap) a tensor."""
     while isinstance(x, Tensor) and _is_wrapped(x):
         if _is_batched(x):
             return True
@@ -48,7 +48,7 @@ def batched(x: Any) -> bool:
 
 
 def example(*values: Any) -> MCFTensor:
-    """An expansion without dimensions in the format of what is computed of tensors."""
+    """Return a zero-dimensional expansion in the result format of some tensors."""
     found = [held(x) for x in values if isinstance(x, Tensor)]
     dtype, terms = result_format(*(x for x in found if x.is_floating_point()))
     device = found[0].device
@@ -56,23 +56,23 @@ def example(*values: Any) -> MCFTensor:
 
 
 def formatted(x: Any, like: MCFTensor) -> Any:
-    """A tensor as an expansion of a format at least as large as its own."""
+    """Convert a tensor to the format of `like`, which is at least as large as its own."""
     own = held(x)
     if type(own) is MCFTensor and own.terms == like.terms and own.dtype == like.dtype:
         return x
     return x * torch.ones_like(like)
 
 
-# Where a transform's own kernels are that an operator without them would not get to.
+# Keys of a transform's own kernels, which a new operator would not reach.
 _MAPPED = ("FuncTorchBatched", "FuncTorchBatchedDecomposition")
 
 
 def _through(operator: Any) -> Any:
-    """An operator that is called in the place of one that has a kernel of ours at the key.
+    """Define an operator that forwards to one that has a kernel of ours at the key.
 
-    Transforms have no kernel there but one for all operators, which cannot be called any more for
-    the one. It is called for this operator of the same arguments, which then calls that one as the
-    transform's first step: on the same tensors, with the keys that the transform has set.
+    At the key transforms have only a fallback, which our kernel hides. The fallback still runs for
+    the new operator. The new operator then calls the original as the transform's first step: with
+    the same arguments and the dispatch keys that the transform has set.
     """
     schema = operator._schema
     parts = "inside", schema.name.removeprefix("aten::"), schema.overload_name
@@ -86,14 +86,14 @@ def _through(operator: Any) -> Any:
 def implements_inside(
     name: str, *overloads: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function in place of one that torch takes apart, inside transforms.
+    """Register a function in place of one that PyTorch decomposes, inside transforms.
 
     Args:
-        name: the operator's.
-        *overloads: of it, by default the one without a name.
+        name: the operator's name.
+        *overloads: its overloads; the default overload if none is named.
 
-    The function gets the operator's arguments. It is written in functions that transforms know, so
-    that they map it and have its derivatives.
+    The function gets the operator's arguments. It must be written in functions that transforms
+    support, so that they can map and differentiate it.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,9 +115,9 @@ def implements_inside(
 
 
 def _promoted(name: str) -> None:
-    """Have operands of a function in the format of its result, before torch takes it apart.
+    """Convert operands of a function to the format of its result before it is decomposed.
 
-    Among plain operands alone torch would compute plain tensors.
+    Steps of the decomposition with plain operands only would compute plain tensors.
     """
     operator: Any = getattr(torch.ops.aten, name).default
 
@@ -138,12 +138,12 @@ for _name in ("cov", "corrcoef"):
 
 
 def by_element(name: str, function: Any, derivative: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function of each element with a derivative of ours, as transforms take it.
+    """Return an elementwise function with our derivative, in the form that transforms support.
 
     Args:
-        name: of it.
-        function: what computes it above autograd.
-        derivative: a function of the same argument, in functions that transforms know.
+        name: the function's name.
+        function: computes it above autograd.
+        derivative: function of the same argument, written in functions that transforms support.
     """
 
     def run(x: Any) -> Any:
@@ -160,7 +160,7 @@ def by_element(name: str, function: Any, derivative: Callable[[Any], Any]) -> Ca
         return node.apply(x), dims[0]
 
     def along(ctx: Any, tangent: Any) -> Any:
-        # Torch switches all tangents off here, those of outer transforms too.
+        # PyTorch disables all tangents here, including those of outer transforms.
         saved: Any = ctx.saved_tensors[0]
         x = forward_ad.unpack_dual(saved, level=0).primal  # type: ignore[no-untyped-call]
         with forward_ad._set_fwd_grad_enabled(True):

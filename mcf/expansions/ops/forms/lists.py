@@ -1,6 +1,6 @@
-"""Functions of lists of tensors, which torch's optimizers and averages call: each by itself.
+"""Implement `torch._foreach_*` functions by a loop over the tensors.
 
-`torch._foreach_add(xs, ys)` is `[x + y for x, y in zip(xs, ys)]` with the same bits, as in torch.
+`torch._foreach_add(xs, ys)` is `[x + y for x, y in zip(xs, ys)]`, bit for bit, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _norm(x: Any, ord: Any = 2, dtype: torch.dtype | None = None) -> Any:
     return torch.linalg.vector_norm(x, ord, dtype=dtype)
 
 
-# Functions of a tensor whose name is not that of the list's, and what takes numbers too there.
+# Functions whose name for one tensor differs, or that also accept numbers in lists.
 _OTHERS: dict[str, Callable[..., Any]] = {
     "norm": _norm,
     "pow": torch.pow,
@@ -29,12 +29,12 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "maximum_": Tensor.clamp_min_,
     "minimum_": Tensor.clamp_max_,
 }
-# Names of the last factor, which functions of tensors take by name.
+# Keyword of the last factor, which is positional in the list functions.
 _FACTORS = {"addcdiv": "value", "addcmul": "value"}
 
 
 def _single(name: str) -> Callable[..., Any] | None:
-    """The function of one tensor."""
+    """Return the function of one tensor, or None if there is none."""
     found = _OTHERS.get(name) or getattr(Tensor, name, None)
     factor = _FACTORS.get(name.removesuffix("_"))
     if found is None or factor is None:
@@ -58,7 +58,7 @@ def _register(name: str) -> None:
         return
 
     def of_each(*args: Any, **kwargs: Any) -> Any:
-        # Lists have other names for their second operand and for numbers of their own.
+        # List functions use other keywords for the second operand and for their scalars.
         values = [*args, *(v for k, v in kwargs.items() if k not in _NAMED)]
         named = {k: v for k, v in kwargs.items() if k in _NAMED}
         if name.startswith("addc") and len(values) == 4 and isinstance(values[3], Tensor):
@@ -73,14 +73,14 @@ def _register(name: str) -> None:
     implements(whole)(of_each)
 
 
-# What the functions of one tensor take by the same name.
+# Keywords that the functions of one tensor share.
 _NAMED = frozenset({"alpha", "non_blocking", "memory_format", "dtype", "ord", "value"})
 
 
 def _count(lists: Sequence[Sequence[Any]]) -> int:
     count = len(lists[0])
     for each in lists[1:]:
-        # As torch says it.
+        # PyTorch's message.
         if len(each) != count and all(isinstance(x, Tensor) for x in each):
             raise RuntimeError(
                 f"Tensor lists must have the same number of tensors, got {count} and {len(each)}"

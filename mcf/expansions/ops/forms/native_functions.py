@@ -1,4 +1,4 @@
-"""Implement the aten operators that torch's losses, activations and distances call."""
+"""Implement the aten operators that PyTorch's losses, activations and distances call."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MEAN = 1
 
 
 def _loss(name: str, function: Any, *names: str) -> None:
-    """A loss of each element of an input and a target, and its derivative by the input.
+    """Register an elementwise loss of input and target, and its derivative by the input.
 
     Args:
-        name: the operator's.
-        function: torch's, which takes a reduction by name.
-        *names: what the operator has behind the two.
+        name: the operator's name.
+        function: PyTorch's function, which takes a reduction by name.
+        *names: the operator's parameters after input and target.
     """
 
     def given(rest: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -41,18 +41,18 @@ def _loss(name: str, function: Any, *names: str) -> None:
     def slope(grad: Tensor, x: Tensor, target: Tensor, *rest: Any, **named: Any) -> Any:
         options = given(rest, named)
         mean, options["reduction"] = options["reduction"] == _MEAN, "none"
-        # A second derivative has gradients of each element, whatever the reduction.
+        # In a second derivative, gradients are per element for any reduction.
         grad, wide_x, target = torch.broadcast_tensors(grad, x, target)  # type: ignore[no-untyped-call]
         (found,) = pulled(lambda x: function(x, target, **options), (wide_x,), grad, (True,))
         return found / x.numel() if mean else found
 
 
 def _check_loss(name: str, x: Any, target: Any) -> None:
-    """Refuse what torch does by constants of double precision."""
+    """Refuse transforms for which PyTorch uses constants of double precision."""
     if not wide(x, target):
         return
     if name in ("huber_loss", "smooth_l1_loss"):
-        # One over the count, where the derivative is mapped.
+        # The mean's factor is a double where the derivative is mapped.
         if transformed(PULLED) or (transformed() and transformed(MAPPED)):
             raise UnsupportedError(
                 f"torch.nn.functional.{name} under torch.func.vjp and vmap, jacrev: torch's "
@@ -88,7 +88,7 @@ for _name in ("hardsigmoid", "hardswish", "softshrink", "hardshrink"):
 
 @implements(aten.glu_jvp.default)
 def glu_tangent(value: Tensor, x: Tensor, tangent: Tensor, dim: int) -> Any:
-    """Along a tangent (da, db): logistic(b) da + value logistic(-b) db."""
+    """Return the derivative along (da, db): logistic(b) da + value logistic(-b) db."""
     _, gate = x.chunk(2, dim)
     first, second = tangent.chunk(2, dim)
     return first * torch.sigmoid(gate) + second * (value * torch.sigmoid(-gate))
@@ -96,26 +96,26 @@ def glu_tangent(value: Tensor, x: Tensor, tangent: Tensor, dim: int) -> Any:
 
 @implements(aten.hardtanh_backward.default)
 def hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Any:
-    """The gradient inside the ends."""
+    """Return the gradient where low < x < high, else 0."""
     return pulled(lambda x: F.hardtanh(x, low, high), (x.expand(grad.shape),), grad, (True,))[0]
 
 
 @implements(aten._prelu_kernel_backward.default)
 def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Any, ...]:
-    """The gradients of input and weight, which is expanded to the input's dimensions."""
+    """Return the gradients of input and weight; weight has the input's dimensions."""
     zero = torch.zeros_like(grad)
     return torch.where(x > 0, grad, grad * weight), torch.where(x > 0, zero, grad * x)
 
 
 @implements(aten._cdist_forward.default)
 def cdist(x: Tensor, y: Tensor, p: float, mode: Any) -> Any:
-    """`cdist`, of differences."""
+    """Return `torch.cdist`, computed from differences."""
     return above(torch.cdist, x, y, p)
 
 
 @implements(aten._euclidean_dist.default)
 def euclidean(x: Tensor, y: Tensor) -> Any:
-    """The same with p = 2; its derivative in torch is by products, which cancel."""
+    """Return `torch.cdist` for p = 2; refuse transforms, whose derivative by products cancels."""
     if wide(x, y) and transformed():
         raise UnsupportedError(
             "torch.cdist of more than 25 rows under torch.func.grad, vjp or jvp: torch's "
@@ -126,9 +126,9 @@ def euclidean(x: Tensor, y: Tensor) -> Any:
 
 @implements(aten._cdist_backward.default)
 def cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distances: Tensor) -> Any:
-    """The gradient of the first."""
+    """Return the gradient of the first argument of `cdist`."""
     if grad.dim() != distances.dim():
-        # Which torch takes for those of one, of plain tensors too.
+        # PyTorch would misread them as one gradient, for plain tensors too.
         raise UnsupportedError(
             "torch.cdist: several gradients at a time, as torch.func.jacrev has them; use "
             "jacrev of (x[..., :, None, :] - y[..., None, :, :]).norm(dim=-1)"
@@ -138,23 +138,23 @@ def cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distances: Tens
 
 @implements(aten._pdist_forward.default)
 def pdist(x: Tensor, p: float = 2.0) -> Any:
-    """`pdist`."""
+    """Return `F.pdist`."""
     return above(F.pdist, x, p)
 
 
 @implements(aten._pdist_backward.default)
 def pdist_backward(grad: Tensor, x: Tensor, p: float, distances: Tensor) -> Any:
-    """The gradient of the input."""
+    """Return the gradient of the input of `pdist`."""
     return pulled(lambda x: F.pdist(x, p), (x,), grad, (True,))[0]
 
 
 def _valued(operator: Any, function: Any, refused: frozenset[str] = frozenset()) -> None:
-    """An operator of which torch makes the derivative of others, or has none.
+    """Register an operator whose derivative PyTorch composes of other operators, or lacks.
 
     Args:
-        operator: it.
-        function: what computes it above autograd.
-        refused: the transforms whose derivative is another than ours.
+        operator: the operator.
+        function: computes it above autograd.
+        refused: the transforms under which PyTorch's derivative differs from ours.
     """
 
     @implements(operator)
@@ -162,19 +162,19 @@ def _valued(operator: Any, function: Any, refused: frozenset[str] = frozenset())
         if refused and transformed(refused):
             kinds = "jvp" if refused is FORWARD else "grad, vjp or jvp"
             raise UnsupportedError(
-                f"{readable(operator)} under torch.func.{kinds}: torch's derivative is another; "
-                "use backward or torch.autograd.grad"
+                f"{readable(operator)} under torch.func.{kinds}: torch's derivative differs from "
+                "ours; use backward or torch.autograd.grad"
             )
         return above(function, *args, **kwargs)
 
 
 for _name in ("cholesky", "ormqr", "mvlgamma", "index_reduce", "histc", "renorm"):
-    # torch 2.14 has no operator of `torch.cholesky` any more.
+    # PyTorch 2.14 has no operator for `torch.cholesky` any more.
     if hasattr(aten, _name):
         _valued(getattr(aten, _name).default, getattr(torch, _name))
 _valued(aten.linalg_householder_product.default, torch.linalg.householder_product)
 _valued(aten.nanmedian.dim, torch.nanmedian)
-# Of one triangle alone, by powers of two in double precision, of products.
+# PyTorch's derivatives read one triangle only, or use double powers of two or products.
 _valued(aten.cholesky_inverse.default, torch.cholesky_inverse, DERIVATIVES)
 _valued(aten.cholesky_solve.default, torch.cholesky_solve, DERIVATIVES)
 _valued(aten.ldexp.Tensor, torch.ldexp, DERIVATIVES)
@@ -188,5 +188,5 @@ for _name in (
 ):  # fmt: skip
     for _form in ("default", "n_scalar"):
         _operator = getattr(getattr(aten, f"special_{_name}"), _form)
-        # Torch takes it to be zero.
+        # PyTorch takes the derivative to be zero.
         _valued(_operator, getattr(torch.special, _name), DERIVATIVES)

@@ -1,8 +1,8 @@
-"""Operators of torch's own behind functions that are replaced above autograd.
+"""Implement PyTorch's operators for functions that are replaced above autograd.
 
-A transform of torch.func shows its own tensors, so none of our functions above autograd is asked,
-and what arrives are torch's operators and those of their derivatives. They compute what is above
-autograd: values by the same functions, derivatives by those of the same functions.
+A transform of torch.func wraps tensors in its own, so our functions above autograd are not called;
+PyTorch's operators and those of their derivatives arrive instead. They compute the values and the
+derivatives of our functions.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mcf.kernels.formats import format_of
 aten = torch.ops.aten
 nn = torch._C._nn
 
-# Functions of tensors alone, which may be None.
+# A function of tensors or None only.
 Function = Callable[..., Any]
 
 
 def above(function: Function, *values: Any, **named: Any) -> Any:
-    """A function's value as above autograd, where nobody records."""
+    """Return a function's value as computed above autograd, with gradients disabled."""
     with torch._C._EnableTorchFunction(), torch.no_grad():
         return outside(function, values, named)
 
@@ -36,7 +36,7 @@ def above(function: Function, *values: Any, **named: Any) -> Any:
 def pulled(
     function: Function, inputs: Sequence[Any], grad: Tensor, wanted: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """The gradients of those inputs that are wanted, by our derivative; None for the others."""
+    """Return the gradients of the wanted inputs, by our derivative; None for the others."""
 
     def back() -> tuple[Any, ...]:
         given = [
@@ -44,7 +44,7 @@ def pulled(
             for x, w in zip(inputs, wanted, strict=True)
         ]
         leaves = [x for x, w in zip(given, wanted, strict=True) if w and x is not None]
-        # The points of a grid decide by whole places alone where the nearest element is taken.
+        # The grid has no gradient if the nearest element is sampled: materialize zeros.
         found = iter(torch.autograd.grad(function(*given), leaves, grad, materialize_grads=True))
         return tuple(
             next(found) if w and x is not None else None for x, w in zip(given, wanted, strict=True)
@@ -59,20 +59,20 @@ def pulled(
 
 
 def wide(*values: Any) -> bool:
-    """Whether expansions have more bits than the constants in torch's derivatives, which are 53."""
+    """Return whether an expansion has more than 53 bits, the precision of PyTorch's constants."""
     found = (x for x in values if isinstance(x, MCFTensor))
     return any(x.terms * format_of(x.dtype).p > 53 for x in found)
 
 
 def of_first(forward: Any, backward: Any, function: Function, by_element: bool = False) -> None:
-    """An operator, and that of its derivative by the first of the same arguments.
+    """Register an operator and the operator of its derivative by the first argument.
 
     Args:
         forward: the operator.
-        backward: of the gradient and the arguments. Those of functions of elements are given
-            gradients with further dimensions, of several derivatives at a time.
-        function: what computes it above autograd.
-        by_element: whether each element of the result is a function of one of the first argument.
+        backward: operator of the gradient and the same arguments. For elementwise functions the
+        gradient may have extra leading dimensions, for several derivatives at a time.
+        function: computes the operator above autograd.
+        by_element: whether the function is elementwise in the first argument.
     """
 
     @implements(forward)
@@ -98,7 +98,7 @@ def _convolution(
 
 @implements(aten.convolution.default)
 def convolution(*args: Any) -> Any:
-    """All of `conv1d` to `conv3d` and their transposes."""
+    """Implement `conv1d` to `conv3d` and their transposes."""
     return above(_convolution, *args)
 
 
@@ -106,9 +106,9 @@ def convolution(*args: Any) -> Any:
 def convolution_backward(
     grad: Tensor, x: Tensor, w: Tensor, bias_sizes: Any, *options: Any
 ) -> tuple[Any, ...]:
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     *rest, wanted = options
-    # Of no bias torch gives [0].
+    # Without a bias PyTorch passes bias_sizes = [0].
     bias = x.new_zeros(bias_sizes) if wanted[2] else None
     return pulled(lambda x, w, b: _convolution(x, w, b, *rest), (x, w, bias), grad, wanted)
 

@@ -1,4 +1,4 @@
-"""`out=` of functions with several results, and of those that torch makes of such operators."""
+"""Implement `out=` for functions with several results, and for functions composed of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _name(func: Any) -> str:
 
 def _check(name: str, result: Tensor, target: Any) -> None:
     if not isinstance(target, Tensor):
-        raise TypeError(f"{name}: out must be of tensors; got {type(target).__name__}")
+        raise TypeError(f"{name}: out must be a tensor or tensors, got {type(target).__name__}")
     expansion = isinstance(target, MCFTensor)
     if not result.dtype.is_floating_point and (expansion or target.dtype != result.dtype):
         kind = "an expansion of " if expansion else ""
@@ -34,7 +34,7 @@ def _check(name: str, result: Tensor, target: Any) -> None:
 
 
 def _check_gradients(name: str, values: Iterable[Any]) -> None:
-    """As torch says it."""
+    """Raise PyTorch's error if `out=` is used with an argument that requires grad."""
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in values):
         raise RuntimeError(
             f"{name}(): functions with out=... arguments don't support automatic "
@@ -43,19 +43,19 @@ def _check_gradients(name: str, values: Iterable[Any]) -> None:
 
 
 def into(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """A function with `out=`: computed as without it, and written when all of it is there.
+    """Return a variant of a function with `out=`: compute all results, then write them.
 
     Args:
-        function: of torch or in its place; called above autograd.
+        function: a function of PyTorch or its replacement; called above autograd.
 
     Returns:
-        An entry of `dispatch.registry.INTO`: a function of the arguments by position and by name.
-        It returns `out`, of several results as the type that the function has for them.
+        An entry of `dispatch.registry.INTO`: a function of positional and keyword arguments.
+        It returns `out`; several results in the function's own result type.
 
     Raises:
-        TypeError: for what is no tensor, or another number of them than the function has results.
-        RuntimeError: for integers of another dtype, another device, and what requires grad.
-        UnsupportedError: for a plain tensor in the place of an expansion. Nothing is written then.
+        TypeError: if `out` is not one tensor per result.
+        RuntimeError: if the device or an integer dtype differs, or an argument requires grad.
+        UnsupportedError: if a plain tensor would receive an expansion. Nothing is written then.
     """
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -68,7 +68,7 @@ def into(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, A
             return written(name, found, target)
         if not isinstance(target, (tuple, list)) or len(target) != len(found):
             given = len(target) if isinstance(target, (tuple, list)) else type(target).__name__
-            raise TypeError(f"{name}: out must be a tuple of {len(found)} tensors; got {given}")
+            raise TypeError(f"{name}: out must be a tuple of {len(found)} tensors, got {given}")
         for result, each in zip(found, target, strict=True):
             _check(name, result, each)
         for result, each in zip(found, target, strict=True):
@@ -88,6 +88,6 @@ _OTHER = "geqrf inverse lu_unpack qr svd triangular_solve"
 _FUNCTIONS = [getattr(torch.linalg, n) for n in _LINALG.split()] + [
     getattr(torch, n) for n in (*_ORDER.split(), *_OTHER.split()) if hasattr(torch, n)
 ]
-# Torch's own compositions would have other last bits.
+# PyTorch's own compositions would give different last bits.
 _COMPOSED = [torch.special.ndtr, torch.exp2, torch.special.exp2, torch.tensordot]
 INTO.update({function: into(function) for function in (*_FUNCTIONS, *_COMPOSED)})

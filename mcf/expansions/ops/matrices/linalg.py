@@ -1,4 +1,4 @@
-"""Matrix factorisations and solvers; torch's own derivatives of them run in the same arithmetic."""
+"""Implement matrix factorisations and solvers; PyTorch differentiates them in our arithmetic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _right_side(name: str, a: Tensor, b: Tensor, left: bool) -> None:
 
 
 def _padded(a: Any, b: Any) -> tuple[Components, ...]:
-    """The components of both, as many for each: a plain matrix's factors have them all."""
+    """Return the components of both, padded to the result's number of components."""
     terms = result_format(a, b)[1]
     return tuple(padded(x, terms) for x in operands(a, b))
 
@@ -55,7 +55,7 @@ def _raise(name: str, info: Tensor, wanted: bool) -> None:
 
 @implements(aten.linalg_lu_factor_ex.default)
 def lu_factor_ex(a: MCFTensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    """L and U in one matrix, pivots and info."""
+    """Return L and U in one matrix, pivots and info."""
     _matrix("lu_factor_ex", a)
     factors, pivots, info = operators.lu_factor(a.components, pivot)
     _raise("lu_factor_ex", info, check_errors)
@@ -64,7 +64,7 @@ def lu_factor_ex(a: MCFTensor, *, pivot: bool = True, check_errors: bool = False
 
 @implements(aten.linalg_lu.default)
 def lu_(a: MCFTensor, *, pivot: bool = True) -> Any:
-    """P, L and U; P is an expansion tensor too, so that P @ L @ U is A."""
+    """Return P, L and U; P is an expansion too, so that P @ L @ U is A."""
     _matrix("lu", a)
     factors, pivots, _ = operators.lu_factor(a.components, pivot)
     low, up = wrap(lu_factors.lower(factors)), wrap(lu_factors.upper(factors))
@@ -82,7 +82,7 @@ def _permutation(factors: Components, pivots: Tensor) -> MCFTensor:
 def lu_unpack(
     factors: MCFTensor, pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> Any:
-    """P, L and U; an empty tensor for what is not wanted."""
+    """Return P, L and U; empty tensors for parts that are not requested."""
     parts, nothing = factors.components, wrap(each(lambda c: c.new_empty(0), factors.components))
     p = _permutation(parts, pivots) if unpack_pivots else nothing
     if not unpack_data:
@@ -94,7 +94,7 @@ def lu_unpack(
 def lu_solve(
     factors: Any, pivots: Tensor, b: Any, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
-    """X with A X = B from the factors of A."""
+    """Return X with A X = B from the factors of A."""
     _right_side("lu_solve", factors, b, left)
     a, right = _padded(factors, b)
     return wrap(operators.lu_solve(a, pivots, right, left=left, adjoint=adjoint))
@@ -102,7 +102,7 @@ def lu_solve(
 
 @implements(aten._linalg_solve_ex.default)
 def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
-    """X with A X = B, the factors of A, its pivots and info."""
+    """Return X with A X = B, the factors of A, pivots and info."""
     vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
     if not vector:
         _right_side("solve", a, b, left)
@@ -126,7 +126,7 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
 
 @implements(aten.linalg_inv_ex.default)
 def inv_ex(a: MCFTensor, *, check_errors: bool = False) -> Any:
-    """The inverse and info."""
+    """Return the inverse and info."""
     _matrix("inv", a, square=True)
     eye = identity(a.components, a.shape[-1])
     inverse, (_, _, info) = operators.solve(a.components, eye)
@@ -135,21 +135,21 @@ def inv_ex(a: MCFTensor, *, check_errors: bool = False) -> Any:
 
 
 def _determinant_matrix(name: str, a: MCFTensor) -> Components:
-    """A^T where A is contiguous: torch's derivative takes the factors for those."""
+    """Return A^T if A is contiguous: PyTorch's derivative expects the factors of A^T then."""
     _matrix(name, a, square=True)
     return transpose(a.components) if a.is_contiguous() else a.components
 
 
 @implements(aten._linalg_det.default)
 def det(a: MCFTensor) -> Any:
-    """The determinant, and the factors it came from."""
+    """Return the determinant, and the LU factors and pivots."""
     found, (factors, pivots, _) = operators.det(_determinant_matrix("det", a))
     return wrap(found), wrap(factors), pivots
 
 
 @implements(aten._linalg_slogdet.default)
 def slogdet(a: MCFTensor) -> Any:
-    """The determinant's sign and the logarithm of its absolute value, and the factors."""
+    """Return the determinant's sign and log of its absolute value, the LU factors and pivots."""
     factors, pivots, _ = operators.lu_factor(_determinant_matrix("slogdet", a))
     diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
     negative = torch.signbit(diagonal[0])
@@ -160,7 +160,7 @@ def slogdet(a: MCFTensor) -> Any:
 
 @implements(aten.linalg_cholesky_ex.default)
 def cholesky_ex(a: MCFTensor, *, upper: bool = False, check_errors: bool = False) -> Any:
-    """L (U for `upper`), of which only that triangle of A is read, and info."""
+    """Return L (U for `upper`) and info; only that triangle of A is read."""
     _matrix("cholesky", a, square=True)
     factor, info = operators.cholesky(transpose(a.components) if upper else a.components)
     _raise("cholesky_ex", info, check_errors)
@@ -170,7 +170,7 @@ def cholesky_ex(a: MCFTensor, *, upper: bool = False, check_errors: bool = False
 
 @implements(aten.linalg_qr.default)
 def qr_(a: MCFTensor, mode: str = "reduced") -> Any:
-    """Q and R; an empty Q for mode "r"."""
+    """Return Q and R; an empty Q for mode "r"."""
     _matrix("qr", a)
     if mode not in ("reduced", "complete", "r"):
         raise RuntimeError(
@@ -185,7 +185,7 @@ def qr_(a: MCFTensor, mode: str = "reduced") -> Any:
 def solve_triangular(
     a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """X with A X = B for a triangular A."""
+    """Return X with A X = B (X A = B unless `left`) for a triangular A."""
     _right_side("solve_triangular", a, b, left)
     x, y = _padded(a, b)
     return wrap(

@@ -1,4 +1,4 @@
-"""Matrix products, in full expansion arithmetic."""
+"""Implement matrix products in full expansion arithmetic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _check(name: str, x: Tensor, y: Tensor, dims: tuple[int, int]) -> None:
-    """Raise as torch does where the arguments do not have the dimensions of the operator."""
+    """Raise unless the arguments have the operator's dimensions and matching sizes."""
     if (x.dim(), y.dim()) != dims:
         raise RuntimeError(
             f"{name}: expected tensors of {dims[0]} and {dims[1]} dimensions, got {x.dim()} and "
@@ -44,24 +44,24 @@ def _product(name: str, x: Any, y: Any, *dims: int) -> Tensor:
 
 @implements(aten.mm.default)
 def mm(x: Any, y: Any) -> Tensor:
-    """x @ y of matrices."""
+    """Return x @ y for matrices."""
     return _product("mm", x, y, 2, 2)
 
 
 @implements(aten.bmm.default)
 def bmm(x: Any, y: Any) -> Tensor:
-    """x @ y of batches of matrices."""
+    """Return x @ y for batches of matrices."""
     return _product("bmm", x, y, 3, 3)
 
 
 @implements(aten.mv.default)
 def mv(x: Any, y: Any) -> Tensor:
-    """x @ y of a matrix and a vector."""
+    """Return x @ y for a matrix and a vector."""
     return _product("mv", x, y, 2, 1)
 
 
 def expands(given: Sequence[int], size: Sequence[int]) -> bool:
-    """Whether a tensor of a shape can be expanded to another one, as by `Tensor.expand`."""
+    """Return whether a tensor of shape `given` can be expanded to `size`."""
     ahead = len(size) - len(given)
     return ahead >= 0 and all(n in (1, m) for n, m in zip(given, size[ahead:], strict=True))
 
@@ -69,19 +69,19 @@ def expands(given: Sequence[int], size: Sequence[int]) -> bool:
 def _plus(
     name: str, times: Callable[..., Any], given: Any, x: Any, y: Any, beta: Any, alpha: Any
 ) -> Tensor:
-    """beta * given + alpha * (x times y); the numbers of `given` are not looked at for beta = 0.
+    """Return beta * given + alpha * (x times y); for beta = 0 the values of `given` are ignored.
 
-    As torch, it expands `given` to the shape of the product, not the other way round.
+    As in PyTorch, `given` expands to the shape of the product, not vice versa.
     """
     if alpha == 1:
         return _sum(name, given, times(x, y), beta)
-    # The product may leave the range of float16 where alpha times it does not.
+    # The product may overflow in float16 where alpha times it does not.
     product = times(roomy(x), roomy(y)) * alpha
     return fitted(_sum(name, roomy(given), product, beta), given, x, y)  # type: ignore[no-any-return]
 
 
 def _sum(name: str, given: Any, product: Tensor, beta: Any) -> Tensor:
-    """beta * given + product."""
+    """Return beta * given + product."""
     if not expands(given.shape, product.shape):
         raise RuntimeError(
             f"{name}: input must expand to the shape {list(product.shape)} of the product, got a "
@@ -95,10 +95,10 @@ def _sum(name: str, given: Any, product: Tensor, beta: Any) -> Tensor:
 
 @implements(F.linear)
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """x W^T + b; b expands to the product, not the other way round."""
+    """Return x W^T + b; b expands to the product, not vice versa."""
     if bias is not None and weight.dim() in (1, 2) and input.dim():
         size = [*input.shape[:-1], *weight.shape[:-1]]
-        # Torch takes a vector for a matrix of one row.
+        # PyTorch treats a vector as a matrix of one row.
         row = input.dim() == 1 and size != [1] and [*bias.shape] == [1, *size]
         if not row and not expands(bias.shape, size):
             raise RuntimeError(
@@ -110,9 +110,9 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
 
 @implements(torch.tensordot)
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
-    """Contract dimensions of a with those of b, by one product of vectors or matrices.
+    """Contract dimensions of a with dimensions of b, by one product of vectors or matrices.
 
-    torch's own function orders the contracted dimensions by strides, so its additions as well.
+    PyTorch's own function orders the contracted dimensions, and so its additions, by strides.
     """
     try:
         if isinstance(dims, int):
@@ -123,7 +123,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
     except (TypeError, ValueError, IndexError, ZeroDivisionError):
         matched = False
     if not matched or len({*left}) < len(left) or len({*right}) < len(right):
-        # Sizes of 1 that stand for others, tensors of dimensions, and errors.
+        # Broadcast dimensions of size 1, tensors as `dims`, and errors.
         return forward(torch.tensordot, (a, b, dims), {})
     rows = [d for d in range(a.dim()) if d not in left]
     columns = [d for d in range(b.dim()) if d not in right]
@@ -131,7 +131,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
     sizes = [a.shape[d] for d in rows] + [b.shape[d] for d in columns]
     x, y = a.permute(rows + left), b.permute(right + columns)
     if not sizes:
-        # As torch: inside torch.func, which calls it, sums have the same order.
+        # As PyTorch does inside torch.func, so that sums have the same order there.
         return torch.dot(x.reshape(-1), y.reshape(-1))
     x = x.reshape(math.prod(sizes[: len(rows)]), inner)
     return torch.mm(x, y.reshape(inner, math.prod(sizes[len(rows) :]))).reshape(sizes)
@@ -139,25 +139,25 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
 
 @implements(aten.addmm.default)
 def addmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * (x @ y)."""
+    """Return beta * given + alpha * (x @ y)."""
     return _plus("addmm", mm, given, x, y, beta, alpha)
 
 
 @implements(aten.addmv.default)
 def addmv(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * (x @ y)."""
+    """Return beta * given + alpha * (x @ y)."""
     return _plus("addmv", mv, given, x, y, beta, alpha)
 
 
 @implements(aten.baddbmm.default)
 def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * (x @ y)."""
+    """Return beta * given + alpha * (x @ y)."""
     return _plus("baddbmm", bmm, given, x, y, beta, alpha)
 
 
 @implements(aten.addbmm.default)
 def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * the sum of x @ y over the batch."""
+    """Return beta * given + alpha * the sum of x @ y over the batch."""
     _check("addbmm", x, y, (3, 3))
     batch, rows, inner = x.shape
     left = x.transpose(0, 1).reshape(rows, batch * inner)
@@ -167,7 +167,7 @@ def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tens
 
 @implements(aten.addr.default)
 def addr(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * given + alpha * the outer product of x and y."""
+    """Return beta * given + alpha * the outer product of x and y."""
     for which, vector in (("vec1", x), ("vec2", y)):
         if vector.dim() != 1:
             raise RuntimeError(f"addr: Expected 1-D argument {which}, but got {vector.dim()}-D")

@@ -1,4 +1,4 @@
-"""Functions of matrices that torch has not for every format, or not differentiable twice."""
+"""Implement `det`, `logdet`, `vander` and Cholesky solvers, twice differentiable."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mcf.expansions.launch.row_scales import row_scale
 
 
 class _Det(torch.autograd.Function):
-    """The determinant; its derivative is the matrix of cofactors, det(A) A^-T.
+    """Determinant whose derivative is the matrix of cofactors, det(A) A^-T.
 
-    torch's is 0 where the determinant is exactly 0, and formats of 16 bits have none. Where the
-    derivative is differentiated itself a matrix must have an inverse.
+    PyTorch's derivative is 0 if the determinant is exactly 0, and 16-bit formats have none. For a
+    second derivative the matrix must be invertible.
     """
 
     @staticmethod
@@ -55,10 +55,10 @@ def _cofactors(a: Any, factor: Any) -> Any:
 
 
 def _cofactors_of_factors(factors: Any, pivots: Tensor) -> Any:
-    """Return the cofactors of L U, det(L U) (L U)^-T, NaN where U has a zero on its diagonal.
+    """Return the cofactors of L U, det(L U) (L U)^-T; NaN if U has a zero on its diagonal.
 
-    Both are of the same L U, so that the condition of A is no matter: cofactors are polynomials of
-    its entries, of which L U has almost the same.
+    Determinant and inverse are of the same L U, so the condition of A does not matter. Cofactors
+    are polynomials of the entries, and L U has nearly the entries of A.
     """
     swaps = (pivots != torch.arange(1, pivots.shape[-1] + 1, device=pivots.device)).sum(-1) % 2
     size = factors.diagonal(0, -2, -1).prod(-1) * (1 - 2 * swaps)
@@ -67,7 +67,7 @@ def _cofactors_of_factors(factors: Any, pivots: Tensor) -> Any:
 
 
 def _cofactors_of_singular(a: Any) -> Any:
-    """Return det(U) det(V) U S' V^T for A = U S V^T, where S' has products of the other values."""
+    """Return det(U) det(V) U S' V^T for A = U S V^T; S'_i is the product of all S_j, j != i."""
     u, s, v = torch.linalg.svd(a)
     one = torch.ones_like(s[..., :1])
     before = torch.cat([one, s[..., :-1].cumprod(-1)], -1)
@@ -78,20 +78,20 @@ def _cofactors_of_singular(a: Any) -> Any:
 
 @implements(torch.det, torch.linalg.det, Tensor.det)
 def det(A: Any) -> Tensor:
-    """The determinant of each matrix."""
+    """Return the determinant of each matrix."""
     return _Det.apply(A)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @implements(torch.logdet, Tensor.logdet)
 def logdet(input: Any) -> Any:
-    """The logarithm of the determinant, NaN where that is negative."""
+    """Return the logarithm of the determinant; NaN if it is negative."""
     sign, size = torch.linalg.slogdet(input)
     return torch.where(sign < 0, torch.nan, size)
 
 
 @implements(torch.linalg.vander)
 def vander(x: Any, *, N: int | None = None) -> Any:
-    """1, x, x^2, ..., x^(N-1) along a new last dimension."""
+    """Return 1, x, x^2, ..., x^(N-1) along a new last dimension."""
     x = x.reshape(1) if x.dim() == 0 else x
     count = x.shape[-1] if N is None else N
     if count < 2:
@@ -102,14 +102,14 @@ def vander(x: Any, *, N: int | None = None) -> Any:
 
 @implements(torch.vander)
 def vander_(x: Any, N: int | None = None, increasing: bool = False) -> Any:
-    """`torch.linalg.vander`, by default from the highest power down."""
+    """Return `torch.linalg.vander`, by default from the highest power down."""
     found = torch.linalg.vander(x, N=N)
     return found if increasing else found.flip(-1)
 
 
 @implements(torch.cholesky_solve, Tensor.cholesky_solve)
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
-    """X with A X = B for A = L L^H, or U^H U for `upper`."""
+    """Return X with A X = B for A = L L^H, or U^H U for `upper`."""
     low = L.mH if upper else L
     half = torch.linalg.solve_triangular(low, B, upper=False)
     return torch.linalg.solve_triangular(low.mH, half, upper=True)
@@ -117,6 +117,6 @@ def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
 
 @implements(torch.cholesky_inverse, Tensor.cholesky_inverse)
 def cholesky_inverse(L: Any, upper: bool = False) -> Any:
-    """The inverse of A from its Cholesky factor."""
+    """Return the inverse of A from its Cholesky factor."""
     one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
     return cholesky_solve(one.expand(L.shape), L, upper)

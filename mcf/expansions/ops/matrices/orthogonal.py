@@ -1,4 +1,4 @@
-"""Orthogonal polynomials by their recurrences, in the arithmetic of the argument.
+"""Evaluate orthogonal polynomials by their recurrences, in the arithmetic of the argument.
 
 From p_0 = 1 and p_{-1} = 0, p_{k+1} = (a_k x + b_k) p_k - c_k p_{k-1} (Abramowitz and Stegun 1964,
 table 22.7). The recurrences run upwards, which is stable where the polynomials oscillate and where
@@ -17,7 +17,7 @@ from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.ops.elementary.constants import in_format
 from mcf.expansions.tensor import MCFTensor
 
-# k -> the whole numbers a_k d_k, b_k d_k, c_k d_k and d_k
+# Maps k to the integers a_k d_k, b_k d_k, c_k d_k and d_k.
 Recurrence = Callable[[int], tuple[int, int, int, int]]
 
 
@@ -38,7 +38,7 @@ _RECURRENCES: dict[str, Recurrence] = {
 
 
 def _orders(n: Any) -> Any:
-    """The whole numbers of n, rounded towards zero as torch does: one, or a tensor of int64."""
+    """Return the orders n rounded towards zero as in PyTorch: an int, or an int64 tensor."""
     if not isinstance(n, Tensor):
         return int(n)
     whole = n.detach().trunc().to(torch.int64)
@@ -55,7 +55,7 @@ def _next(recurrence: Recurrence, k: int, x: Any, now: Any, before: Any) -> Any:
 def _evaluated(recurrence: Recurrence, x: Any, n: Any) -> Any:
     order = _orders(n)
     if isinstance(order, int):
-        if order < 0:  # torch's
+        if order < 0:  # as in PyTorch
             return torch.zeros_like(x)
         before, now = torch.zeros_like(x), torch.ones_like(x)
         for k in range(order):
@@ -77,7 +77,7 @@ def _register(name: str, recurrence: Recurrence, shifted: bool) -> None:
         x = input if isinstance(input, MCFTensor) else in_format(input, n)
         return _evaluated(recurrence, 2 * x - 1 if shifted else x, n)
 
-    polynomial.__doc__ = f"{function.__name__} of order n of the first argument."
+    polynomial.__doc__ = f"Return {function.__name__} of order n at the first argument."
     implements(function)(polynomial)
 
 

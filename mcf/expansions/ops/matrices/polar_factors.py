@@ -1,6 +1,6 @@
-"""Polar decompositions and square roots of matrices, of singular values and eigenvalues.
+"""Compute polar decompositions by SVD, and square roots of matrices by eigenvalues.
 
-torch has their names from version 2.14 on, and derivatives of them.
+PyTorch has these functions and their derivatives since version 2.14.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def tall(rows: int, columns: int) -> None:
-    """Refuse a matrix with fewer rows than columns, as torch does."""
+    """Raise, like PyTorch, if a matrix has fewer rows than columns."""
     if rows < columns:
         raise RuntimeError(
             "linalg.polar: input must have at least as many rows as columns, but got "
@@ -25,12 +25,12 @@ def tall(rows: int, columns: int) -> None:
 
 
 def polar_factors(a: Any) -> tuple[Any, Any]:
-    """U V^H and V diag(s) V^H of the singular value decomposition A = U diag(s) V^H.
+    """Return U V^H and V diag(s) V^H for the singular value decomposition A = U diag(s) V^H.
 
-    With |U^H U - I|, |V^H V - I| and |A - U diag(s) V^H| / |A| of at most 160 k u^terms each
-    (`mcf.linalg`, k columns), and the rounding of two products, the first is within 350 k u^terms
-    of orthonormal columns and the product of both that times |A| from A (Frobenius norms). The
-    second is Hermitian to the bit.
+    For k columns |U^H U - I|, |V^H V - I| and |A - U diag(s) V^H| / |A| are at most 160 k u^terms
+    (`mcf.linalg`). With the rounding of two products, the first factor is within 350 k u^terms of
+    orthonormal columns. The product of both is within 350 k u^terms |A| of A (Frobenius norms). The
+    second factor is exactly Hermitian.
 
     Args:
         a: real or complex expansions [..., m, k], m >= k.
@@ -40,11 +40,12 @@ def polar_factors(a: Any) -> tuple[Any, Any]:
 
 
 def square_root(a: Any) -> Any:
-    """V diag(sqrt(w)) V^H of the eigenvalues A V = V diag(w) of one triangle of a Hermitian A.
+    """Return V diag(sqrt(w)) V^H for A V = V diag(w), with A Hermitian, given by one triangle.
 
-    X^2 - A is, with |A V - V diag(w)| <= 208 n u^terms |A| and |V^H V - I| <= 160 n u^terms, at
-    most 600 n u^terms |A| (Frobenius norms). Eigenvalues below 0, of which a semidefinite matrix
-    may have some by rounding, count as 0, as in torch. X is Hermitian to the bit.
+    The result X has |X^2 - A| <= 600 n u^terms |A| (Frobenius norms), since
+    |A V - V diag(w)| <= 208 n u^terms |A| and |V^H V - I| <= 160 n u^terms. Negative eigenvalues,
+    which rounding may give a semidefinite matrix, count as 0, as in PyTorch. X is exactly
+    Hermitian.
 
     Args:
         a: real or complex expansions [..., n, n].
@@ -55,7 +56,7 @@ def square_root(a: Any) -> Any:
 
 
 def _hermitian(x: Any) -> Any:
-    """(X + X^H) / 2: the halves of a sum that is the same for both."""
+    """Return (X + X^H) / 2, which is exactly Hermitian."""
     return (x + x.mH) * 0.5
 
 

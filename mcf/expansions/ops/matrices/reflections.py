@@ -1,4 +1,4 @@
-"""Products of reflections in LAPACK's form, and factorisations that torch has under other names."""
+"""Implement products of Householder reflections in LAPACK's form, LDL, and older torch names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ aten = torch.ops.aten
 
 
 def _columns(name: str, a: Any, tau: Any) -> list[tuple[Any, Any]]:
-    """v [..., m, 1] and tau [..., 1, 1] of each reflection I - tau v v^T, v = (0, 1, below A)."""
+    """Return v [..., m, 1] and tau [..., 1, 1] of each reflection I - tau v v^T.
+
+    v is 0 above the diagonal, 1 on it and a column of A below it.
+    """
     if a.dim() < 2 or tau.dim() != a.dim() - 1 or a.shape[:-2] != tau.shape[:-1]:
         raise RuntimeError(
             f"{name}: tau must have the batch of input and one dimension, got input "
@@ -35,7 +38,7 @@ def _columns(name: str, a: Any, tau: Any) -> list[tuple[Any, Any]]:
 
 
 def _applied(pairs: list[tuple[Any, Any]], x: Any) -> Any:
-    """The reflections times x, the last of them first."""
+    """Apply the reflections to x, the last one first."""
     for v, tau in reversed(pairs):
         x = x - (tau * v) @ (v.mT @ x)
     return x
@@ -43,7 +46,7 @@ def _applied(pairs: list[tuple[Any, Any]], x: Any) -> Any:
 
 @implements(torch.linalg.householder_product, torch.orgqr, Tensor.orgqr)
 def householder_product(A: Any, tau: Any) -> Any:
-    """Return the first n columns of the product of reflections, Q of `geqrf`."""
+    """Return the first n columns of Q, the product of the reflections of `geqrf`."""
     pairs = _columns("linalg.householder_product", A, tau)
     m, n = A.shape[-2:]
     if m < n:
@@ -55,7 +58,7 @@ def householder_product(A: Any, tau: Any) -> Any:
     given = A if isinstance(A, MCFTensor) else tau
     start: Any = wrap(like(given.components, eye.contiguous()))
     if not pairs:
-        # Without reflections the result is constant. Autograd records it, as in torch.
+        # Without reflections the result is constant, but autograd records it as in PyTorch.
         never = torch.zeros(eye.shape, dtype=torch.bool, device=A.device)
         return torch.where(never, A, start + tau.sum(-1)[..., None, None])
     return _applied(pairs, start)
@@ -63,10 +66,10 @@ def householder_product(A: Any, tau: Any) -> Any:
 
 @implements(torch.ormqr, Tensor.ormqr)
 def ormqr(input: Any, tau: Any, other: Any, left: bool = True, transpose: bool = False) -> Any:
-    """Q C, Q^T C, C Q or C Q^T for the square Q of `geqrf`."""
+    """Return Q C, Q^T C, C Q or C Q^T for the square Q of `geqrf`."""
     pairs = _columns("ormqr", input, tau)
     if not pairs:
-        # Q is the unit matrix, and the result no other tensor's memory.
+        # Q is the identity, and the result must not alias `other`.
         return other + torch.zeros_like(other) * tau.sum()
     if left:
         return _applied(pairs[::-1] if transpose else pairs, other)
@@ -75,7 +78,7 @@ def ormqr(input: Any, tau: Any, other: Any, left: bool = True, transpose: bool =
 
 @implements(aten.geqrf.default)
 def geqrf(a: MCFTensor) -> Any:
-    """R, with the reflections' v below its diagonal, and tau."""
+    """Return R with the reflections' v below its diagonal, and tau."""
     _matrix("geqrf", a)
     both, tau = lapack_operators.reflections(a.components)
     return wrap(both), wrap(tau)
@@ -83,7 +86,7 @@ def geqrf(a: MCFTensor) -> Any:
 
 @implements(torch.cholesky, Tensor.cholesky)
 def cholesky(input: Any, upper: bool = False) -> Any:
-    """`torch.linalg.cholesky`, under torch's older name."""
+    """Return `torch.linalg.cholesky`, under PyTorch's older name."""
     return torch.linalg.cholesky(input, upper=upper)
 
 
@@ -91,7 +94,7 @@ def cholesky(input: Any, upper: bool = False) -> Any:
 def triangular_solve(
     b: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> Any:
-    """`torch.linalg.solve_triangular`, under torch's older name, and the matrix."""
+    """Return `torch.linalg.solve_triangular`, under PyTorch's older name, and a copy of A."""
     matrix = A.mT if transpose else A
     found = torch.linalg.solve_triangular(
         matrix, b, upper=upper != transpose, unitriangular=unitriangular
@@ -103,7 +106,7 @@ def triangular_solve(
 def ldl_factor_ex(
     a: MCFTensor, *, hermitian: bool = False, check_errors: bool = False
 ) -> tuple[MCFTensor, Tensor, Tensor]:
-    """L and D in one matrix, pivots and info."""
+    """Return L and D in one matrix, pivots and info."""
     _matrix("ldl_factor_ex", a, square=True)
     factors, pivots, info = lapack_operators.ldl_factor(a.components)
     if check_errors and bool(info.any()):
@@ -114,7 +117,7 @@ def ldl_factor_ex(
 
 @implements(aten.linalg_ldl_solve.default)
 def ldl_solve(factors: Any, pivots: Tensor, b: Any, *, hermitian: bool = False) -> MCFTensor:
-    """X with A X = B from the factors of A."""
+    """Return X with A X = B from the LDL factors of A."""
     _right_side("ldl_solve", factors, b, left=True)
     x, y = _padded(factors, b)
     return wrap(lapack_operators.ldl_solve(x, pivots, y))

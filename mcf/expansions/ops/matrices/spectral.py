@@ -1,4 +1,4 @@
-"""Eigenvalues, singular values and what is computed from them."""
+"""Implement eigenvalues, singular values and functions computed from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _nothing(a: Components) -> MCFTensor:
 
 @implements(aten._linalg_eigh.default)
 def eigh(a: MCFTensor, UPLO: str = "L", compute_v: bool = True) -> Any:
-    """Ascending eigenvalues and the eigenvectors, of one triangle of A."""
+    """Return ascending eigenvalues and the eigenvectors of a symmetric A, given by one triangle."""
     _matrix("eigh", a, square=True)
     if UPLO not in ("L", "l", "U", "u"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
@@ -39,7 +39,7 @@ def eigh(a: MCFTensor, UPLO: str = "L", compute_v: bool = True) -> Any:
 
 
 def refuse_driver(driver: Any) -> None:
-    """Those of `svd` are cuSOLVER's; torch refuses them of tensors on a CPU."""
+    """Raise if `driver` of `svd` is not None; drivers are algorithms of cuSOLVER."""
     if driver is not None:
         raise UnsupportedError(
             f"torch.linalg.svd: driver={driver!r} is an algorithm of cuSOLVER; expansions have one "
@@ -51,7 +51,7 @@ def refuse_driver(driver: Any) -> None:
 def svd(
     a: MCFTensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
 ) -> Any:
-    """U, descending singular values, and V^T."""
+    """Return U, descending singular values, and V^T."""
     _matrix("svd", a)
     refuse_driver(driver)
     u, values, vt = operators.svd(a.components, full_matrices, compute_uv)
@@ -61,9 +61,9 @@ def svd(
 
 
 def _threshold(a: Any, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
-    """max(atol, rtol s) in float64, with the largest singular value s [...].
+    """Return max(atol, rtol s) in float64, with the largest singular value s [...].
 
-    rtol is max(m, n) times the expansion's own epsilon where neither is given, 0 beside an atol.
+    rtol defaults to max(m, n) times the expansion's epsilon, or to 0 if atol > 0.
     """
     epsilon = 2 * float(format_of(a.dtype).u ** a.terms)
     given = (
@@ -87,7 +87,7 @@ def _plain(x: Any) -> Any:
 
 
 def kept(a: Any, values: Tensor, atol: Any, rtol: Any) -> Tensor:
-    """Which of |values| [..., k], components' leading ones in float64, are above the threshold."""
+    """Return whether |values| [..., k], leading components only, exceed the threshold."""
     size = values.double().abs()
     if size.shape[-1] == 0:
         return size > 0
@@ -96,19 +96,19 @@ def kept(a: Any, values: Tensor, atol: Any, rtol: Any) -> Tensor:
 
 @implements(torch.linalg.matrix_rank)
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, **tolerances: Any) -> Tensor:
-    """How many singular values are above max(atol, rtol s); int64.
+    """Return the number of singular values above max(atol, rtol s), as int64.
 
-    By default rtol is max(m, n) times the epsilon 2 u^terms of the expansion, so that a matrix may
-    have full rank whose leading components have not.
+    By default rtol is max(m, n) times the expansion's epsilon 2 u^terms, so a matrix may have full
+    rank even if its leading components alone do not.
     """
     hermitian = tolerances.pop("hermitian", hermitian)
     atol, rtol = tolerances.pop("atol", None), tolerances.pop("rtol", None)
     if tolerances:
         raise TypeError(
-            f"linalg.matrix_rank: got {sorted(tolerances)}; allowed are tol, hermitian, atol, rtol"
+            f"linalg.matrix_rank: expected tol, hermitian, atol or rtol, got {sorted(tolerances)}"
         )
     if tol is not None:
-        # torch's old form: an absolute tolerance alone.
+        # PyTorch's old form: an absolute tolerance alone.
         atol, rtol = tol, 0.0
     x = A.detach()
     _matrix("matrix_rank", x, square=hermitian)
@@ -118,7 +118,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, **tolerances: 
 
 @implements(aten.linalg_pinv.atol_rtol_tensor)
 def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> MCFTensor:
-    """V diag(1 / s) U^T over the singular values above max(atol, rtol s)."""
+    """Return V diag(1 / s) U^T over the singular values above max(atol, rtol s)."""
     _matrix("pinv", a, square=hermitian)
     if hermitian:
         values, vectors = (x.components for x in eigh(a))
@@ -132,9 +132,9 @@ def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = 
 
 @implements(aten.linalg_matrix_exp.default)
 def matrix_exp(a: MCFTensor) -> MCFTensor:
-    """The exponential of each matrix."""
+    """Return the exponential of each matrix."""
     _matrix("matrix_exp", a, square=True)
-    # Derivatives come here, which are exponentials of blocks.
+    # PyTorch's derivative also calls this operator, with a block matrix.
     found = None if watched() else exponential(a)
     return wrap(operators.matrix_exp(a.components)) if found is None else found
 
@@ -144,7 +144,7 @@ _DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
 
 @implements(aten.linalg_lstsq.default)
 def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """The solution, squared residuals, rank and singular values; see `mcf.linalg`."""
+    """Return the solution, squared residuals, rank and singular values; see `mcf.linalg`."""
     _matrix("lstsq", a)
     if driver not in _DRIVERS:
         raise RuntimeError(
@@ -178,7 +178,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = No
 def _solved(
     a: MCFTensor, b: Components, rcond: float | None, driver: str | None
 ) -> tuple[Components, Tensor, Components]:
-    """The solution, the rank and the singular values, the last two empty where torch has none."""
+    """Return solution, rank and singular values; the last two are empty where PyTorch's are."""
     none = torch.empty(0, dtype=torch.int64, device=a.device)
     nothing = each(lambda c: c.new_empty(0), a.components)
     least = max(a.shape[-2:]) * 2 * float(format_of(a.dtype).u ** a.terms)

@@ -1,4 +1,4 @@
-"""Activations of pieces, with their derivatives; smooth ones are in `smooth_activations`."""
+"""Implement piecewise activations; smooth ones are in `smooth_activations`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mcf.kernels.operators import LT, MUL, WHERE
 aten = torch.ops.aten
 
 
-# The fixed point of mean 0 and variance 1, to more digits than four float64 components have;
-# Klambauer et al. 2017, arXiv:1706.02515, eq. 14.
+# Constants with fixed point mean 0 and variance 1, to more digits than four float64 components
+# have; Klambauer et al. 2017, arXiv:1706.02515, eq. 14.
 _SELU_ALPHA = Fraction(
     "1.67326324235437728481704299167165203846115534828121627091524483424858611591"
 )
@@ -29,12 +29,12 @@ _SELU_ALPHA = Fraction(
 _SELU_SCALE = Fraction(
     "1.0507009873554804934193349852946063519589812043764045469778783878019946204"
 )
-# As torch's operators are given them where it makes `selu` of `elu`, in float64.
+# The float64 constants that PyTorch passes to `elu` when it decomposes `selu`.
 _SELU_DOUBLES = (float(_SELU_ALPHA), float(_SELU_SCALE))
 
 
 def _factors(alpha: Any, scale: Any, like: Any) -> tuple[Any, Any, Any]:
-    """Alpha, scale and their product; those of selu with all components."""
+    """Return alpha, scale and their product (or None); those of selu with all components."""
     if (alpha, scale) == _SELU_DOUBLES:
         both = (_SELU_ALPHA, _SELU_SCALE, _SELU_ALPHA * _SELU_SCALE)
         return tuple(in_format(v, like) for v in both)
@@ -43,7 +43,7 @@ def _factors(alpha: Any, scale: Any, like: Any) -> tuple[Any, Any, Any]:
 
 @implements(aten.elu.default)
 def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
-    """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
+    """Return scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
     alpha, scale, _ = _factors(alpha, scale, x)
     out: Tensor = where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
     return out
@@ -53,7 +53,7 @@ def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tens
 def elu_backward(
     grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
 ) -> Tensor:
-    """The derivative of elu by x, or by its result, times grad."""
+    """Return grad times the derivative of elu; x is the input, or the result if `is_result`."""
     alpha, scale, product = _factors(alpha, scale, x)
     if is_result:
         low = (x + (scale * alpha if product is None else product)) * input_scale
@@ -65,7 +65,7 @@ def elu_backward(
 
 @implements(aten.leaky_relu.default)
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x where positive, else slope x."""
+    """Return x where positive, else slope x."""
     return composed(_chosen_of_leaky, x, negative_slope)  # type: ignore[no-any-return]
 
 
@@ -75,13 +75,13 @@ def _chosen_of_leaky(o: Any, x: Any, slope: Any) -> Any:
 
 @implements(aten.leaky_relu_backward.default)
 def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, is_result: bool) -> Tensor:
-    """The gradient, times the slope where x is not positive."""
+    """Return the gradient, times the slope where x is not positive."""
     return where(x > 0, grad, grad * negative_slope)
 
 
 @implements(F.hardtanh, aten.hardtanh.default)
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
-    """The input clamped; its derivative is 0 at the ends, too."""
+    """Clamp the input; the derivative is 0 at the ends too."""
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
     if not recorded(input):
@@ -94,13 +94,13 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
 
 @implements(F.relu6)
 def relu6(input: Any, inplace: bool = False) -> Any:
-    """The input clamped to [0, 6]."""
+    """Clamp the input to [0, 6]."""
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
 @implements(F.hardsigmoid)
 def hardsigmoid(input: Any, inplace: bool = False) -> Any:
-    """(x + 3) / 6 clamped to [0, 1]."""
+    """Return (x + 3) / 6 clamped to [0, 1]."""
     out = hardtanh(input + 3, 0.0, 6.0) / 6
     return input.copy_(out) if inplace else out
 
@@ -108,7 +108,7 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
 @implements(F.hardswish)
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """Return x hardsigmoid(x)."""
-    # NaN is inside, and stays.
+    # NaN counts as inside and propagates.
     x = kept(input, inplace)
     outside = (x <= -3) | (x >= 3)
     inner = torch.where(outside, 0, x)
@@ -118,14 +118,14 @@ def hardswish(input: Any, inplace: bool = False) -> Any:
 
 @implements(F.hardshrink, Tensor.hardshrink, torch.hardshrink)
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
-    """The input, 0 where its size is at most lambd."""
+    """Return the input, or 0 where |input| <= lambd."""
     return torch.where(input.abs() <= lambd, 0, input)
 
 
 @implements(F.softshrink)
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
-    """The input moved towards 0 by lambd, 0 if it is nearer."""
-    # 0 x is NaN where x is.
+    """Move the input towards 0 by lambd; return 0 where |input| <= lambd."""
+    # 0 * size propagates NaN.
     low = torch.where(input.abs() <= lambd, 0, input)
     size = in_format(lambd, input)
     return low - torch.where(low > 0, size, torch.where(low < 0, -size, 0 * size))
@@ -133,14 +133,14 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
 
 @implements(F.threshold, torch.threshold, aten.threshold.default)
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
-    """The input above the threshold, else the value."""
+    """Return the input where it exceeds the threshold, else `value`."""
     out = torch.where(input <= threshold, value, input)
     return input.copy_(out) if inplace else out
 
 
 @implements(F.celu, torch.celu)
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """The input where positive, else alpha (exp(x / alpha) - 1)."""
+    """Return the input where positive, else alpha (exp(x / alpha) - 1)."""
     low = torch.expm1(torch.where(input > 0, 0, input) / alpha) * alpha
     out = torch.where(input > 0, input, low)
     return input.copy_(out) if inplace else out
@@ -148,7 +148,7 @@ def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
 
 @implements(F.selu, torch.selu)
 def selu(input: Any, inplace: bool = False) -> Any:
-    """scale x where positive, else scale alpha (exp(x) - 1)."""
+    """Return scale x where positive, else scale alpha (exp(x) - 1)."""
     below: Any = torch.expm1(torch.where(input > 0, 0, input))
     out: Any = torch.where(input > 0, input, below * _SELU_ALPHA)
     return input.copy_(out * _SELU_SCALE) if inplace else out * _SELU_SCALE
@@ -156,13 +156,13 @@ def selu(input: Any, inplace: bool = False) -> Any:
 
 @implements(torch.celu_)
 def celu_(input: Any, alpha: float = 1.0) -> Any:
-    """The same in place."""
+    """Apply `celu` in place."""
     return celu(input, alpha, inplace=True)
 
 
 @implements(torch.selu_)
 def selu_(input: Any) -> Any:
-    """`selu` in place."""
+    """Apply `selu` in place."""
     return selu(input, True)
 
 
@@ -177,9 +177,9 @@ def glu(input: Any, dim: int = -1) -> Any:
 
 @implements(F.prelu, Tensor.prelu, torch.prelu, aten._prelu_kernel.default)
 def prelu(input: Any, weight: Any) -> Any:
-    """Return the input where it is positive, else its channel's weight times it."""
+    """Return the input where positive, else the input times its channel's weight."""
     if weight.numel() == 1:
-        # One weight adds no dimension to an input without any.
+        # A single weight must not add a dimension to a zero-dimensional input.
         weight = weight.reshape([1] * input.dim())
     elif weight.dim() == 1 and input.dim() > 1:
         weight = weight.reshape(-1, *(1 for _ in range(input.dim() - 2)))

@@ -1,4 +1,4 @@
-"""Losses of classes and of probabilities."""
+"""Implement `nll_loss`, `cross_entropy` and `kl_div`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ aten = torch.ops.aten
 def _targets(
     x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
 ) -> tuple[int, Tensor, Tensor]:
-    """The dimension of classes, the index of each target in it, and the targets' weights.
+    """Return the class dimension, each target's index in it, and the targets' weights.
 
-    Of targets that are ignored the index is 0 and the weight too. Weights are in the format of the
-    result, to be summed.
+    Ignored targets have index 0 and weight 0. Weights have the result's format, so that they can
+    be summed.
     """
     dim = 1 if x.ndim > 1 else 0
     kept = target != ignore_index
@@ -40,7 +40,7 @@ def _targets(
 def nll_loss_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """-x at the target class, weighted."""
+    """Return -x at the target class, weighted, and the sum of the weights."""
     dim, index, w = _targets(x, target, weight, ignore_index)
     picked = -x.gather(dim, index).squeeze(dim) * w
     total = w.sum()
@@ -60,7 +60,7 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: Tensor,
 ) -> Tensor:
-    """-grad at the target class, weighted; 0 elsewhere."""
+    """Return -grad at the target class, weighted; 0 elsewhere."""
     dim, index, w = _targets(x, target, weight, ignore_index)
     g = -(grad * w)
     g = g / total_weight if reduction == 1 else g
@@ -78,7 +78,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """-log(softmax(x)) at the target class or weighted by the target's probabilities."""
+    """Return -log(softmax(x)) at the target class, or averaged over the target's probabilities."""
     reduction = chosen(reduction, size_average, reduce)
     return _cross_entropy(
         input, target, weight, reduction, ignore_index, label_smoothing, lambda number: number
@@ -94,7 +94,7 @@ def _cross_entropy(
     label_smoothing: float,
     operand: Callable[[Fraction], Any],
 ) -> Any:
-    """The same, with numbers as operands of expansions."""
+    """Compute `cross_entropy`; `operand` converts numbers to operands of expansions."""
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     dim = 1 if input.dim() > 1 else 0
@@ -154,7 +154,7 @@ def kl_div(
     reduction: Any = "mean",
     log_target: bool = False,
 ) -> Any:
-    """t (log(t) - x), 0 where t is 0; exp(t) (t - x) with `log_target`."""
+    """Return t (log(t) - x), 0 for t = 0; exp(t) (t - x) with `log_target`."""
     reduction = chosen(reduction, size_average, reduce)
     if log_target:
         loss = torch.exp(target) * (target - input)

@@ -1,4 +1,4 @@
-"""Convolutions: windows side by side, then one matrix product."""
+"""Implement convolutions by gathering windows, then one matrix product."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mcf.expansions.dispatch.registry import implements
 
 
 def each(value: Any, dims: int) -> tuple[Any, ...]:
-    """A number for each dimension.
+    """Return a tuple of `dims` numbers, given one number or a sequence.
 
     Raises:
-        RuntimeError: for as many numbers as there are no dimensions.
+        RuntimeError: if the sequence has neither 1 nor `dims` numbers.
     """
     if isinstance(value, list | tuple) and len(value) not in (1, dims):
         raise RuntimeError(f"expected a single int or {dims} of them, got {tuple(value)}")
@@ -27,7 +27,7 @@ def each(value: Any, dims: int) -> tuple[Any, ...]:
 def windows(
     x: Any, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> tuple[Any, list[int]]:
-    """x [batch, c, *space] as [batch, c, prod(size), *out], and the shape out."""
+    """Return the windows of x [batch, c, *space] as [batch, c, prod(size), *out], and `out`."""
     space = x.shape[2:]
     out = [
         (n - d * (k - 1) - 1) // s + 1
@@ -47,7 +47,7 @@ def windows(
 
 
 def padded(x: Any, padding: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
-    """x with so many elements of a value before and after, for each dimension of space."""
+    """Pad x with a value: (before, after) for each spatial dimension."""
     flat = [p for pair in reversed(padding) for p in pair]
     return F.pad(x, flat, value=value) if any(flat) else x
 
@@ -61,7 +61,7 @@ def _convolve(
     dilation: Sequence[int],
     groups: int,
 ) -> Any:
-    """[batch, c, *space] with [o, c / groups, *size]."""
+    """Convolve x [batch, c, *space] with weight [o, c / groups, *size]."""
     size = weight.shape[2:]
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         raise RuntimeError(
@@ -85,15 +85,14 @@ def _pads(padding: Any, weight: Any, stride: Any, dilation: Any, dims: int) -> l
         return [(0, 0)] * dims
     if padding != "same" or any(s != 1 for s in stride):
         raise RuntimeError(
-            f"convolution: padding must be numbers, 'valid' or, for stride 1, 'same', got "
-            f"{padding!r}"
+            f"convolution: padding must be ints, 'valid' or (for stride 1) 'same', got {padding!r}"
         )
     total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
     return [(t // 2, t - t // 2) for t in total]
 
 
 def batched_as(x: Any, dims: int) -> tuple[Any, bool]:
-    """x with a dimension of batches, and whether it has one."""
+    """Add a batch dimension to x if it has none; return whether it had one."""
     return (x, True) if x.dim() == dims + 2 else (x[None], False)
 
 
@@ -125,7 +124,7 @@ def _register(dims: int) -> None:
     ) -> Any:
         x, batched = batched_as(input, dims)
         steps, gaps = each(stride, dims), each(dilation, dims)
-        # Zeros between the elements, then the mirrored kernel.
+        # Insert zeros between the elements, then convolve with the mirrored kernel.
         space = [s * (n - 1) + 1 for s, n in zip(steps, x.shape[2:], strict=True)]
         spread = x.new_zeros([*x.shape[:2], *space])
         places = (..., *(slice(None, None, s) for s in steps))
@@ -159,6 +158,6 @@ for _dims in (1, 2, 3):
 
 @implements(torch.conv_tbc, F.conv_tbc)
 def conv_tbc(input: Any, weight: Any, bias: Any, pad: int = 0) -> Any:
-    """conv1d of [time, batch, channels] with [size, in, out]."""
+    """Return conv1d of input [time, batch, channels] with weight [size, in, out]."""
     x, w = input.permute(1, 2, 0), weight.permute(2, 1, 0)
     return torch.conv1d(x, w, bias, padding=pad).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification."""
+"""Implement the loss of connectionist temporal classification (CTC)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mcf.expansions.ops.nn.losses import reduced
 
 
 def _padded(targets: Tensor, lengths: Tensor) -> Tensor:
-    """Targets [batch, longest], of which those in one row, one after the other, are cut apart."""
+    """Return targets as [batch, longest]; concatenated targets are split by their lengths."""
     if targets.dim() == 2:
         return targets
     longest = int(lengths.max()) if len(lengths) else 0
     rows = targets.new_zeros(len(lengths), max(1, longest))
     if int(lengths.sum()) != len(targets):
         raise RuntimeError(
-            f"ctc_loss: targets has {len(targets)} elements, target_lengths say "
-            f"{int(lengths.sum())}"
+            f"ctc_loss: targets must have sum(target_lengths) = {int(lengths.sum())} elements, got "
+            f"{len(targets)}"
         )
     for row, part in zip(rows, torch.split(targets, lengths.tolist()), strict=True):
         row[: len(part)] = part
@@ -30,7 +30,7 @@ def _padded(targets: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _shifted(x: Any, places: int) -> Any:
-    """x[..., s - places], -inf before the first; forwards for a negative number of places."""
+    """Return x[..., s - places], filled with -inf at the ends; `places` may be negative."""
     fill = x.new_full((*x.shape[:-1], min(abs(places), x.shape[-1])), -math.inf)
     if places > 0:
         return torch.cat([fill, x[..., : x.shape[-1] - fill.shape[-1]]], -1)
@@ -38,14 +38,14 @@ def _shifted(x: Any, places: int) -> Any:
 
 
 def _sums(emitted: Any, skip: Tensor, first: Tensor, begin: Any, forwards: bool) -> Any:
-    """log of the sum over the paths to each state at each time, [time, batch, states].
+    """Return the log of the sum over paths to each state at each time, [time, batch, states].
 
     Args:
         emitted: log-probability of each state's symbol, [time, batch, states].
-        skip: whether the state may be reached from the one before the last blank.
-        first: the time at which each element of the batch begins, [batch].
-        begin: 0 for the states in which it may, else -inf, [batch, states].
-        forwards: the direction of time.
+        skip: whether the state may be reached from two states before, skipping a blank.
+        first: the time at which paths of each batch element begin, [batch].
+        begin: 0 for the states in which paths may begin, else -inf, [batch, states].
+        forwards: True to run forwards in time, False for backwards.
     """
     times = range(len(emitted)) if forwards else range(len(emitted) - 1, -1, -1)
     step = 1 if forwards else -1
@@ -61,14 +61,15 @@ def _sums(emitted: Any, skip: Tensor, first: Tensor, begin: Any, forwards: bool)
 
 
 def _moved(skip: Tensor) -> Tensor:
-    """For each state whether one may go on from it to the state two further."""
+    """Return whether a path may go from each state to the state two further."""
     return torch.cat([skip[:, 2:], torch.zeros_like(skip[:, :2])], 1)
 
 
 class _Ctc(torch.autograd.Function):
-    """-log of the sum over all alignments; exp(x) - posterior, torch's derivative, times grad.
+    """CTC loss, -log of the sum over all alignments, with the derivative exp(x) - posterior.
 
-    It is that of log_softmax's argument, and that of x up to what log_softmax takes away.
+    As in PyTorch, it is the derivative by the argument of log_softmax, which the derivative of
+    log_softmax passes on unchanged.
     """
 
     @staticmethod
@@ -88,7 +89,7 @@ class _Ctc(torch.autograd.Function):
         forwards = _sums(emitted, skip, torch.zeros_like(lengths), begin, True)
         last = forwards[(lengths - 1).clamp_min(0), torch.arange(batch, device=x.device)]
         total = torch.logsumexp(torch.where(ends, last, -math.inf), 1)
-        # Nothing said in no time.
+        # With no time steps only the empty target has probability 1.
         total = torch.where(
             lengths > 0, total, torch.where(counts == 0, 0.0, zeros[:, 0] - math.inf)
         )
@@ -127,16 +128,16 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Any:
-    """-log of the probability of the targets, summed over all alignments (Graves et al. 2006).
+    """Return -log of the probability of the targets, over all alignments (Graves et al. 2006).
 
     Args:
         log_probs: [time, batch, classes] or [time, classes].
-        targets: [batch, longest], or those of all one after the other.
-        input_lengths: times of each element of the batch.
-        target_lengths: targets of each; "mean" divides by them.
-        blank: the class of no symbol.
+        targets: [batch, longest], or the targets of the batch concatenated.
+        input_lengths: number of time steps of each batch element.
+        target_lengths: number of targets of each; "mean" divides by them.
+        blank: the blank class.
         reduction: "none", "mean" or "sum".
-        zero_infinity: 0 where there is no alignment, and no derivative.
+        zero_infinity: return 0 with zero gradient if there is no alignment.
     """
     single = log_probs.dim() == 2
     x = log_probs[:, None] if single else log_probs
@@ -151,7 +152,7 @@ def ctc_loss(
     for name, n in (("input_lengths", lengths), ("target_lengths", counts)):
         if len(n) != x.shape[1] or bool((n < 0).any()):
             raise RuntimeError(
-                f"ctc_loss: {name} must be {x.shape[1]} numbers from 0, got {n.tolist()}"
+                f"ctc_loss: {name} must be {x.shape[1]} numbers >= 0, got {n.tolist()}"
             )
     if bool((lengths > len(x)).any()):
         raise RuntimeError(
@@ -160,10 +161,10 @@ def ctc_loss(
     rows = _padded(given[None] if single and given.dim() == 1 else given, counts)
     if int(counts.max()) > rows.shape[1] or len(rows) != x.shape[1]:
         raise RuntimeError(
-            f"ctc_loss: targets of shape {list(given.shape)} are less than target_lengths "
-            f"{counts.tolist()}"
+            f"ctc_loss: targets must hold target_lengths {counts.tolist()}, got shape "
+            f"{list(given.shape)}"
         )
-    # What is beyond a length is never emitted.
+    # Padding beyond a target's length is ignored.
     inside = torch.arange(rows.shape[1], device=device) < counts[:, None]
     rows = torch.where(inside, rows, blank)
     if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < x.shape[2]:

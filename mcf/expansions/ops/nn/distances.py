@@ -1,4 +1,4 @@
-"""Distances between points; the vector product."""
+"""Implement distances between points, and the vector product."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ aten = torch.ops.aten
 
 def _norm(x: Any, p: float, keepdim: bool = False) -> Any:
     if x.dim() and x.shape[-1] == 0:
-        # Of points without coordinates, for which an infinite norm has no value.
+        # For points without coordinates an infinite norm would raise.
         return x.sum(-1, keepdim)
     return torch.linalg.vector_norm(x, p, -1, keepdim)
 
 
 class _Distance(torch.autograd.Function):
-    """The infinite norm, or the number of what is not 0, with the derivatives of `cdist`.
+    """Norm for p = inf or 0 (the count of nonzeros), with the derivatives of `cdist`.
 
-    Each of equal largest coordinates has the whole derivative there; of `vector_norm` they share
-    it. A number has the derivative 0.
+    Equal largest coordinates each get the full derivative; in `vector_norm` they share it. For
+    p = 0 the derivative is 0.
     """
 
     @staticmethod
@@ -46,13 +46,13 @@ class _Distance(torch.autograd.Function):
 
 
 def _distances(x: Any, p: float) -> Any:
-    """The p-norms of differences."""
+    """Return the p-norms of differences, over the last dimension."""
     if p not in (0, torch.inf) or x.shape[-1] == 0 or not differentiated((x,)):
         return _norm(x, p)
     return _norm(x, p) if functorch() is not None else _Distance.apply(x, p)  # type: ignore[no-untyped-call]
 
 
-# What torch.cdist takes; torch.ops has numbers.
+# Modes of torch.cdist; torch.ops uses ints.
 _MODES = (
     "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
     "donot_use_mm_for_euclid_dist", None, 0, 1, 2,
@@ -75,14 +75,14 @@ def _check_distances(x1: Any, x2: Any, p: float, compute_mode: Any) -> None:
 
 @implements(torch.cdist)
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
-    """The p-norm of x1[i] - x2[j], [..., m, n]; no product, whatever `compute_mode` says."""
+    """Return the p-norms of x1[i] - x2[j], [..., m, n], from differences for any `compute_mode`."""
     _check_distances(x1, x2, p, compute_mode)
     return _distances(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
 @implements(torch.pdist, F.pdist)
 def pdist(input: Any, p: float = 2.0) -> Any:
-    """The p-norms of x[i] - x[j] for i < j."""
+    """Return the p-norms of x[i] - x[j] for i < j."""
     if input.dim() != 2:
         raise RuntimeError(f"pdist: expected a matrix, got {input.dim()} dimensions")
     if not p >= 0:
@@ -101,7 +101,7 @@ def pairwise_distance(
 
 @implements(torch.dist, torch.Tensor.dist, aten.dist.default)
 def dist(input: Any, other: Any, p: float = 2) -> Any:
-    """The p-norm of the difference."""
+    """Return the p-norm of input - other."""
     return torch.linalg.vector_norm(input - other, p)
 
 
@@ -127,7 +127,7 @@ def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
 
 @implements(torch.cross, torch.Tensor.cross)
 def old_cross(input: Any, other: Any, dim: int | None = None) -> Any:
-    """The vector product along a dimension, the input's first of three elements by default."""
+    """Return the vector product along a dimension, by default the first of size 3."""
     if dim is None:
         if 3 not in input.shape:
             raise RuntimeError(f"cross: no dimension of size 3 in input, got {list(input.shape)}")

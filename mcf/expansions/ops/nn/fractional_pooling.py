@@ -1,4 +1,4 @@
-"""Maxima over windows whose places are drawn (Graham 2014, arXiv:1412.6071)."""
+"""Implement maximum pooling over randomly placed windows (Graham 2014, arXiv:1412.6071)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ nn: Any = torch._C._nn
 
 
 def _starts(samples: Any, n: int, size: int, out: int) -> Any:
-    """Where the windows of one dimension begin, [batch, channels, out], from numbers in [0, 1)."""
+    """Return window starts of one dimension, [batch, channels, out], from samples in [0, 1)."""
     steps = torch.arange(out, device=samples.device, dtype=torch.float64)
     alpha = (n - size) / (out - 1) if out > 1 else 0.0
     found = ((steps + samples[..., None]) * alpha).long() - (samples[..., None] * alpha).long()
@@ -46,7 +46,7 @@ def _pool(dims: int) -> None:
                 f"fractional_max_pool{dims}d: _random_samples must have shape "
                 f"{[*x.shape[:2], dims]}, got {list(samples.shape)}"
             )
-        # Of an image the first number is that of its width, of a volume that of its depth (torch).
+        # In PyTorch the first sample is for the width of an image, but for the depth of a volume.
         order = (1, 0) if dims == 2 else (0, 1, 2)
         places = torch.zeros(*x.shape[:2], *(1,) * (2 * dims), dtype=torch.int64, device=x.device)
         for d, (n, k, o) in enumerate(zip(space, size, out, strict=True)):

@@ -1,4 +1,4 @@
-"""Values of an image or a volume between its elements, at points that are given."""
+"""Implement `grid_sample`, which interpolates images and volumes, and `affine_grid`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mcf.expansions.tensor import MCFTensor
 
 
 def _unnormalised(g: Any, n: int, corners: bool) -> Any:
-    """A coordinate from -1 to 1 as a place among n elements."""
+    """Convert a coordinate in [-1, 1] to a fractional index among n elements."""
     return (g + 1) * (n - 1) / 2 if corners else ((g + 1) * n - 1) / 2
 
 
 def _floor(x: Any) -> Any:
-    """The largest whole number below, as a plain one: no image has 2^53 elements."""
+    """Return floor(x) as a float64 tensor: no image has 2^53 elements."""
     fixed = x.detach()
     near = fixed.to_plain(torch.float64) if isinstance(fixed, MCFTensor) else fixed.double()
     down = near.floor()
@@ -28,12 +28,12 @@ def _floor(x: Any) -> Any:
 
 
 def _reflected(x: Any, n: int, corners: bool) -> Any:
-    """A place inside, with the ends as mirrors: at the last elements, or half of one further."""
+    """Reflect an index into the image, at its end elements (`corners`) or half a step beyond."""
     low, span = (0.0, n - 1) if corners else (-0.5, n)
     if span <= 0:
         return x * 0
     away = (x - low).abs()
-    # As torch has it, in the middle of the first element.
+    # As in PyTorch, NaN and infinity map to the center of the first element.
     away = torch.where(torch.isfinite(away), away, -low)
     turns = _floor(away / span)
     rest = away - turns * span
@@ -41,7 +41,7 @@ def _reflected(x: Any, n: int, corners: bool) -> Any:
 
 
 def _placed(x: Any, n: int, padding_mode: int, corners: bool) -> Any:
-    """0: zeros outside, 1: the border, 2: reflection."""
+    """Apply a padding mode to an index: 0 zeros outside, 1 border, 2 reflection."""
     if padding_mode == 2:
         x = _reflected(x, n, corners)
     if padding_mode == 0:
@@ -50,7 +50,10 @@ def _placed(x: Any, n: int, padding_mode: int, corners: bool) -> Any:
 
 
 def _taken(image: Any, places: list[Any]) -> Any:
-    """Elements [batch, c, *out] at whole places, one [batch, *out] a dimension; 0 outside."""
+    """Gather elements [batch, c, *out] at integer indices, one [batch, *out] per dimension.
+
+    Elements outside the image are 0.
+    """
     space = image.shape[2:]
     inside = torch.ones_like(places[0], dtype=torch.bool)
     flat = torch.zeros_like(places[0])
@@ -65,13 +68,16 @@ def _taken(image: Any, places: list[Any]) -> Any:
 
 
 def _whole(x: Any) -> Any:
-    """A whole number as int64; what no image has is outside of all."""
+    """Convert an index to int64; NaN and huge values become indices outside of any image."""
     plain = x.to_plain(torch.float64) if isinstance(x, MCFTensor) else x.double()
     return plain.nan_to_num(-9e15).clamp(-9e15, 9e15).to(torch.int64)
 
 
 def _cubic(t: Any) -> list[Any]:
-    """Keys (1981, doi:10.1109/TASSP.1981.1163711), with A = -3/4; of the elements -1 to 2."""
+    """Return the cubic weights of elements -1 to 2 for A = -3/4.
+
+    See Keys (1981), doi:10.1109/TASSP.1981.1163711.
+    """
     a = -0.75
 
     def near(x: Any) -> Any:
@@ -87,7 +93,7 @@ def _cubic(t: Any) -> list[Any]:
 def grid_sampler(
     input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
-    """0: linear, 1: nearest, 2: cubic, between the elements around each point of the grid."""
+    """Interpolate `input` at each point of the grid: mode 0 linear, 1 nearest, 2 cubic."""
     dims = input.dim() - 2
     if dims not in (2, 3) or grid.dim() != input.dim() or grid.shape[-1] != dims:
         raise RuntimeError(
@@ -98,9 +104,9 @@ def grid_sampler(
     if interpolation_mode == 2 and dims == 3:
         raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
     space = input.shape[2:]
-    # Places between elements have float64's digits; the result is rounded once.
+    # Fractional indices have float64 components; the result is rounded once.
     at = grid.to(torch.float64)
-    # The grid's last dimension has x first, which is the last of space.
+    # The grid's last dimension starts with x, which is the last spatial dimension.
     points = [_unnormalised(at[..., dims - 1 - k], n, align_corners) for k, n in enumerate(space)]
 
     def whole(x: Any, n: int) -> Any:
@@ -134,7 +140,7 @@ def grid_sampler(
 
 
 def _coordinates(n: int, corners: bool, like: MCFTensor) -> MCFTensor:
-    """The places of n elements from -1 to 1, or the middles of n equal parts."""
+    """Return n points spanning [-1, 1], or the centers of n equal parts of it."""
     places = [
         Fraction(0) if n == 1 else Fraction(2 * k, n - 1) - 1 if corners
         else Fraction(2 * k + 1, n) - 1
@@ -145,11 +151,11 @@ def _coordinates(n: int, corners: bool, like: MCFTensor) -> MCFTensor:
 
 @implements(torch.affine_grid_generator)
 def affine_grid_generator(theta: Any, size: Any, align_corners: bool) -> Any:
-    """The points theta (x, y, 1) of each element of an image, (x, y, z, 1) of a volume."""
+    """Return theta (x, y, 1) for each element of an image, theta (x, y, z, 1) for a volume."""
     space = list(size)[2:]
     axes = [_coordinates(n, align_corners, theta.detach()) for n in space]
     mesh = torch.meshgrid(*axes, indexing="ij")
-    # The last dimension is x.
+    # The last spatial dimension is x.
     points = torch.stack([*reversed(mesh), torch.ones_like(mesh[0])], -1).reshape(
         -1, len(space) + 1
     )

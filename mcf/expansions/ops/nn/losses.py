@@ -1,4 +1,4 @@
-"""Losses of numbers, in terms of other functions."""
+"""Implement regression and probability losses in terms of other functions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ aten = torch.ops.aten
 
 
 def chosen(reduction: str, size_average: Any = None, reduce: Any = None) -> str:
-    """The reduction; torch's old arguments decide where they are given."""
+    """Return the reduction's name; PyTorch's deprecated arguments take precedence."""
     if size_average is None and reduce is None:
         return reduction
     return str(_Reduction.legacy_get_string(size_average, reduce))
 
 
 def reduced(loss: Any, reduction: str, size_average: Any = None, reduce: Any = None) -> Any:
-    """The losses, their mean or their sum."""
+    """Return the losses, their mean or their sum."""
     reduction = chosen(reduction, size_average, reduce)
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
@@ -58,25 +58,25 @@ def _weighted(
 
 
 def mean_or_sum(x: Tensor, reduction: int) -> Tensor:
-    """The losses, their mean or their sum for 0, 1 and 2."""
+    """Return the losses, their mean or their sum for reduction 0, 1 or 2."""
     if not reduction:
         return x
     return x.mean() if reduction == 1 else x.sum()
 
 
 def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
-    """The gradient of each of so many losses, divided by their number for a mean."""
+    """Return the gradient of each loss: divided by `count` for a mean."""
     return grad / count if reduction == 1 else grad
 
 
 @implements(aten.mse_loss.default)
 def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    """(x - target)^2; reduction 0 none, 1 mean, 2 sum."""
+    """Return (x - target)^2; reduction 0 none, 1 mean, 2 sum."""
     return mean_or_sum(_of_each(_squared_distance, x, target), reduction)
 
 
 def _of_each(formula: Written, x: Any, y: Any, *numbers: Any) -> Any:
-    """Apply a formula to both, in one launch where they are alike and nothing is recorded."""
+    """Apply a formula to x and y, in one launch if formats agree and nothing is recorded."""
     if type(x) is type(y) is MCFTensor and not recorded(x) and not recorded(y):
         same = x.dtype is y.dtype and x.terms == y.terms and x.shape == y.shape
         if same and all(type(v) in (int, float) for v in numbers):
@@ -84,12 +84,12 @@ def _of_each(formula: Written, x: Any, y: Any, *numbers: Any) -> Any:
     return formula(_by_torch, x, y, *numbers)
 
 
-# The derivative at NaN is NaN: torch's 0 would hide the NaN from whoever looks at gradients.
+# The derivative at NaN is NaN: PyTorch's 0 would hide the NaN in gradients.
 _size: Any = differentiable("size", torch.abs, lambda d: torch.where(d == d, torch.sgn(d), d))
 
 
 def _by_torch(operation: Any, *values: Any) -> Any:
-    """Apply an operation as torch's function, or |d| with a derivative at NaN."""
+    """Apply an operation as a PyTorch function; |d| gets the derivative NaN at NaN."""
     return _size(*values) if operation is ABS else by_torch(operation, *values)
 
 
@@ -104,7 +104,7 @@ def _distance(o: Any, x: Any, y: Any) -> Any:
 
 @implements(aten.mse_loss_backward.default)
 def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    """2 (x - target) grad, divided by the count for a mean."""
+    """Return 2 (x - target) grad, divided by the count for a mean."""
     d = x - target
     return spread_over(d * 2 * grad, d.numel(), reduction)
 
@@ -118,7 +118,7 @@ def l1_loss(
     reduction: str = "mean",
     weight: Any = None,
 ) -> Any:
-    """|input - target|."""
+    """Return |input - target|."""
     return _weighted(_of_each(_distance, input, target), weight, reduction, size_average, reduce)
 
 
@@ -131,7 +131,7 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Any:
-    """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
+    """Return d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
     if beta == 0:
         loss = _of_each(_distance, input, target)
     else:
@@ -150,7 +150,7 @@ def _smooth_distance(o: Any, x: Any, y: Any, beta: Any, half: Any) -> Any:
 def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Any:
-    """d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); d = input - target."""
+    """Return d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); d = input - target."""
     loss = _of_each(_huber_distance, input, target, delta, delta / 2)
     return _weighted(loss, weight, reduction)
 
@@ -163,11 +163,10 @@ def _huber_distance(o: Any, x: Any, y: Any, delta: Any, half: Any) -> Any:
 
 
 class _BoundedLogarithm(torch.autograd.Function):
-    """A logarithm of x, at least -100, whose derivative is 1 / x.
+    """Logarithm of x, clamped to at least -100, with the derivative 1 / x.
 
-    At x = 0 the logarithm is constant and its limit has no finite slope. The derivative there is
-    torch's 1e12, or 2^15 in float16: a finite number, which times the derivative 0 of a saturated
-    sigmoid is 0.
+    At x = 0, where the clamped logarithm is constant, the derivative is PyTorch's 1e12, or 2^15 in
+    float16. It is finite, so that its product with the zero derivative of a saturated sigmoid is 0.
     """
 
     @staticmethod
@@ -191,7 +190,7 @@ def binary_cross_entropy(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """-(t log(x) + (1 - t) log(1 - x)), logarithms at least -100."""
+    """Return -(t log(x) + (1 - t) log(1 - x)), with logarithms of at least -100."""
     check_shape("binary_cross_entropy", "target", target, input)
     if not bool(((input >= 0) & (input <= 1)).all()):
         raise RuntimeError("binary_cross_entropy: all elements of input must be in [0, 1]")
@@ -227,8 +226,8 @@ def binary_cross_entropy_with_logits(
 def _of_logits(x: Any, target: Any, pos_weight: Any = None) -> Any:
     """Return -(w t log(sigmoid(x)) + (1 - t) log(sigmoid(-x))).
 
-    It is log(1 + exp(-|x|)) (1 + (w - 1) t) and (1 - t) x or -w t x, by the sign of x: a sum of
-    positive terms, of which nothing cancels where a prediction is right.
+    It is log(1 + exp(-|x|)) (1 + (w - 1) t) plus (1 - t) x for x > 0, else minus w t x. For correct
+    predictions no term cancels.
     """
     above = x > 0
     rest = F.softplus(torch.where(above, -x, x))
@@ -261,12 +260,12 @@ def soft_margin_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """log(1 + exp(-target input))."""
+    """Return log(1 + exp(-target input))."""
     return reduced(F.softplus(-(target * input)), reduction, size_average, reduce)
 
 
 def half_log_two_pi(like: Any) -> Any:
-    """log(2 pi) / 2."""
+    """Return log(2 pi) / 2."""
     return torch.log(constant(2 * fixed.pi(), like)) / 2
 
 
@@ -281,7 +280,7 @@ def gaussian_nll_loss(
 ) -> Any:
     """Return (log(v) + (input - target)^2 / v) / 2, v = max(var, eps).
 
-    `full` adds log(2 pi) / 2. As torch's page has it the derivative does not see the maximum.
+    `full` adds log(2 pi) / 2. As documented by PyTorch, the derivative ignores the maximum.
     """
     v = var if isinstance(var, Tensor) else input.new_full((), var)
     if bool((v < 0).any()):
@@ -299,7 +298,7 @@ def gaussian_nll_loss(
     with torch.no_grad():
         v.clamp_(min=eps)
     gap = x - y
-    # The square may leave the range where the quotient does not.
+    # The square may overflow where the quotient does not.
     loss = (torch.log(v) + gap * (gap / v)) / 2
     loss = loss + half_log_two_pi(loss) if full else loss
     return reduced(fitted(loss, input, target, v), reduction)
@@ -316,7 +315,7 @@ def poisson_nll_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """exp(x) - t x, or x - t log(x + eps); `full` adds t log(t) - t + log(2 pi t) / 2."""
+    """Return exp(x) - t x, or x - t log(x + eps); `full` adds t log(t) - t + log(2 pi t) / 2."""
     more = half_log_two_pi(target) if full else None
     return reduced(
         _poisson(input, target, log_input, more, Fraction(eps)), reduction, size_average, reduce
@@ -324,7 +323,7 @@ def poisson_nll_loss(
 
 
 def _poisson(input: Any, target: Any, log_input: bool, more: Any, eps: Any) -> Any:
-    """Each element's loss, with Stirling's formula where its constant is given."""
+    """Return each element's loss, with Stirling's formula if its constant `more` is passed."""
     rate = (
         torch.exp(input) - target * input if log_input else input - target * torch.log(input + eps)
     )

@@ -1,4 +1,4 @@
-"""Losses by the margin between the target classes' scores and the others'."""
+"""Implement losses of the margin between the target classes' scores and the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcf.expansions.ops.nn.losses import chosen, reduced
 
 
 def _rows(function: str, input: Any, target: Any, each: bool) -> tuple[Any, Any]:
-    """Scores [batch, classes] and targets [batch, 1 or classes], checked."""
+    """Return scores [batch, classes] and targets [batch, 1 or classes], checked."""
     x = input if input.dim() == 2 else input.reshape(1, -1)
     wanted = x.shape if each else x.shape[:1]
     if input.dim() > 2 or x.shape[1] == 0 or target.numel() != math.prod(wanted):
@@ -43,7 +43,7 @@ def multi_margin_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """Sum of max(0, margin - x[y] + x[i])^p over the classes i other than y, over their number."""
+    """Return the sum of max(0, margin - x[y] + x[i])^p over classes i != y, over all classes."""
     reduction = chosen(reduction, size_average, reduce)
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: p must be 1 or 2, got {p}")
@@ -70,7 +70,7 @@ def multilabel_margin_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """Sum of max(0, 1 - x[y] + x[i]) over the targets y and the other classes i, over all classes.
+    """Return the sum of max(0, 1 - x[y] + x[i]) over targets y and other i, over all classes.
 
     The targets of a row are those before its first -1.
     """

@@ -1,4 +1,7 @@
-"""Batch, group, instance and local response norm; layer norm is in `mcf.nn.functional`."""
+"""Implement batch, group, instance and local response norm.
+
+Layer norm is in `mcf.nn.functional`.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from mcf.expansions.tensor import MCFTensor
 
 
 class _Spread(NamedTuple):
-    """Statistics of rows, and the rows normalised by them.
+    """Statistics of rows, and the normalised rows.
 
     Args:
-        mean: their means.
-        var: their mean square distances from those.
+        mean: the means.
+        var: the biased variances.
         normed: (x - mean) / sqrt(var + eps).
     """
 
@@ -33,7 +36,7 @@ class _Spread(NamedTuple):
 
 
 def _spread(x: Any, dims: list[int], eps: float) -> _Spread:
-    """Normalise rows by their own statistics, which keep their dimensions."""
+    """Normalise rows by their own statistics, which keep reduced dimensions as size 1."""
     mean = x.mean(dims, keepdim=True)
     found = mean_square(x - mean, dims, eps)
     var = found.square if found.scale is None else found.square / found.scale / found.scale
@@ -41,7 +44,7 @@ def _spread(x: Any, dims: list[int], eps: float) -> _Spread:
 
 
 def _by_kept(x: Any, mean: Any, var: Any, eps: float) -> Any:
-    """Normalise channels by given statistics."""
+    """Normalise channels by running statistics."""
     shape = (1, -1, *(1 for _ in x.shape[2:]))
     mean, var = (roomy(t.reshape(shape)) for t in (mean, var))
     return (x - mean) / (var + eps).sqrt()
@@ -61,7 +64,7 @@ def _follow(running: Any, fresh: Any, momentum: float) -> None:
         return
     moved = running + (fresh.detach().reshape(running.shape) - running) * momentum
     if isinstance(moved, MCFTensor) and not isinstance(running, MCFTensor):
-        # A plain buffer takes what it can hold, as torch's does of wider registers.
+        # A plain buffer gets the rounded value, as in PyTorch for wider accumulators.
         moved = moved.to_plain(running.dtype)
     running.copy_(moved)
 
@@ -78,7 +81,7 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) w + b, over all but the channels."""
+    """Return (x - mean) / sqrt(var + eps) w + b, over all dimensions but the channels."""
     if input.numel() == 0:
         empty: Tensor = input.clone()
         return empty
@@ -108,7 +111,7 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) w + b, over space.
+    """Return (x - mean) / sqrt(var + eps) w + b, over the spatial dimensions.
 
     Running statistics are means over batches.
     """
@@ -166,7 +169,7 @@ def _group_norm_inside(
 def local_response_norm(
     input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Any:
-    """Return x / (k + alpha mean(x^2))^beta, of windows of channels that zeros surround."""
+    """Return x / (k + alpha mean(x^2))^beta, over zero-padded windows of channels."""
     if input.dim() < 3:
         raise ValueError(
             f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)"
@@ -182,6 +185,6 @@ def local_response_norm(
         return fitted(x / (square * alpha + k) ** beta, input)
     scale = found.scale.squeeze(-1)
     total = square * alpha + beside(k, x, scale) * scale
-    # The factor's powers by themselves may leave the range where the result does not.
+    # Powers of the factor alone may overflow where the result does not.
     left = power(reformat(scale, x.dtype, x.terms), 2 * Fraction(beta) - 1)
     return fitted((x * scale) / total**beta * left, input)

@@ -1,4 +1,4 @@
-"""Means and maxima over windows, of one size or as many as there are results."""
+"""Implement average, power-average, maximum and adaptive pooling."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _pads(
     gaps: Sequence[int],
     ceil_mode: bool,
 ) -> list[tuple[int, int]]:
-    """Padding before and after; with `ceil_mode` as much more as the last window reaches over.
+    """Return padding before and after; with `ceil_mode` extended to the end of the last window.
 
-    That window begins inside the input or its padding.
+    The last window must begin inside the input or its leading padding.
     """
     found = []
     for n, k, s, p, d in zip(space, size, steps, pads, gaps, strict=True):
@@ -47,7 +47,7 @@ def _pads(
 
 
 def _steps(size: tuple[int, ...], stride: Any) -> tuple[int, ...]:
-    """How far windows are apart: their size, where nothing else is said."""
+    """Return the strides, which default to the window size."""
     steps = size if stride in (None, [], ()) else each(stride, len(size))
     if min(*size, *steps) < 1:
         raise RuntimeError(
@@ -61,9 +61,9 @@ class _Windows(NamedTuple):
     """Windows of an input, [batch, channels, elements, *places].
 
     Args:
-        x: their elements, with zeros for what is beyond the input.
-        counted: 1 for elements of the input, and of the padding where that is wanted; else 0.
-        batched: whether the input had a batch.
+        x: their elements, 0 outside the input.
+        counted: 1 for elements of the input (and of counted padding), else 0.
+        batched: whether the input had a batch dimension.
     """
 
     x: Any
@@ -71,7 +71,7 @@ class _Windows(NamedTuple):
     batched: bool
 
     def fitted(self, out: Any, input: Any) -> Any:
-        """Return a number for each window in the input's format and dimensions."""
+        """Convert one number per window to the input's format and dimensions."""
         return fitted(out if self.batched else out[0], input)
 
 
@@ -84,15 +84,15 @@ def _windows(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> _Windows:
-    """Cut an input into windows, in float32 for float16."""
+    """Cut an input into windows, in the format of `roomy`."""
     x, batched = batched_as(roomy(input), dims)
     size = each(kernel_size, dims)
     steps = _steps(size, stride)
     own, ones = each(padding, dims), (1,) * dims
     pads = _pads(x.shape[2:], size, steps, own, ones, ceil_mode)
     found = windows(padded(x, pads), size, steps, ones)[0]
-    # Integers have no say in the format of the result, and are exact. What is beyond the padding
-    # is never counted.
+    # Integer counts are exact and do not change the result's format. Elements beyond the padding
+    # are never counted.
     counted = torch.ones(1, 1, *x.shape[2:], dtype=torch.int64, device=x.device)
     if count_include_pad:
         counted = padded(counted, [(p, p) for p in own], 1)
@@ -137,7 +137,7 @@ def _power_averaged(dims: int) -> None:
         powers = torch.where(found.counted > 0, power(x, Fraction(norm_type)), 0)
         size = math.prod(each(kernel_size, dims))
         total = powers.sum(2) / found.counted.sum(2) * size
-        # The derivative where nothing is added up is 0, as torch's page says.
+        # The derivative for a zero sum is 0, as PyTorch documents.
         zero = total == 0
         root = power(torch.where(zero, 1, total), 1 / Fraction(norm_type))
         root = root if scale is None else root / scale[:, :, 0]
@@ -162,7 +162,7 @@ def _largest(dims: int) -> None:
         pads = _pads(space, size, steps, own, gaps, ceil_mode)
         found, out = windows(padded(x, pads, -math.inf), size, steps, gaps)
         values, chosen = found.max(2)
-        # The number of an element of the window, as its place in the input.
+        # Convert the index inside a window to an index in the input.
         places = torch.zeros_like(chosen)
         for d in range(dims):
             offset = chosen // math.prod(size[d + 1 :]) % size[d] * gaps[d]
@@ -184,9 +184,9 @@ Reduce = Callable[[Any, int], Any]
 
 
 def _adapted(x: Any, output_size: Any, dims: int, reduce: Reduce) -> Any:
-    """x with each of its last dimensions reduced to a size, the last one first.
+    """Reduce each of the last dimensions of x to a size, the last one first.
 
-    Element i is that of floor(i n / out) to ceil((i + 1) n / out).
+    Element i covers the range floor(i n / out) to ceil((i + 1) n / out).
     """
     for k, out in reversed(list(enumerate(each(output_size, dims)))):
         d = k - dims
@@ -237,13 +237,13 @@ def _adaptive(dims: int) -> None:
 
 
 def max_unpool(input: Any, indices: Any, output_size: Any, *rest: Any) -> Any:
-    """Zeros, with the elements at their places."""
+    """Scatter the elements to their indices in a tensor of zeros."""
     dims = len(output_size)
     kept = input.shape[: input.dim() - dims]
     flat, where = (t.reshape(*kept, -1) for t in (input, indices))
     size = math.prod(output_size)
     if where.numel() and not 0 <= int(where.min()) <= int(where.max()) < size:
-        raise RuntimeError(f"Found an invalid max index: allowed are 0 to {size - 1}")
+        raise RuntimeError(f"Found an invalid max index: indices must be 0 to {size - 1}")
     return flat.new_zeros(*kept, size).scatter(-1, where, flat).reshape(*kept, *output_size)
 
 

@@ -1,4 +1,4 @@
-"""Values between elements: linear and cubic interpolation, padding by what is there."""
+"""Implement linear and cubic upsampling, and padding by reflection or replication."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ Weights = Callable[[Fraction], list[Fraction]]
 
 
 def _linear(t: Fraction) -> list[Fraction]:
-    """Of the elements 0 and 1 for a point t from 0 to 1."""
+    """Return the linear weights of elements 0 and 1 for a point t in [0, 1]."""
     return [1 - t, t]
 
 
 def _cubic(t: Fraction) -> list[Fraction]:
-    """Of the elements -1 to 2 by Keys (1981, doi:10.1109/TASSP.1981.1163711), with A = -3/4."""
+    """Return the cubic weights of elements -1 to 2 for A = -3/4.
+
+    See Keys (1981), doi:10.1109/TASSP.1981.1163711.
+    """
     a = Fraction(-3, 4)
 
     def near(x: Fraction) -> Fraction:
@@ -39,7 +42,7 @@ def _cubic(t: Fraction) -> list[Fraction]:
 def _resampled(
     x: Any, d: int, out: int, step: Fraction, corners: bool, first: int, weights: Weights
 ) -> Any:
-    """A dimension of x at `out` points: sums of neighbours with weights, which are rational."""
+    """Interpolate one dimension of x at `out` points, with exact rational weights."""
     n = x.shape[d]
     points = [
         i * step if corners else (i + Fraction(1, 2)) * step - Fraction(1, 2) for i in range(out)
@@ -60,7 +63,7 @@ def _resampled(
 
 
 def check_sizes(space: Sequence[int], output_size: Sequence[int]) -> None:
-    """Raise torch's error where an interpolation is of nothing or to nothing."""
+    """Raise PyTorch's error if an input or output size is 0."""
     if min(*space, *output_size) < 1:
         given, wanted = (
             ", ".join(f"{d}: {n}" for d, n in zip("DHW"[-len(s) :], s, strict=True))
@@ -126,7 +129,7 @@ for _name in ("upsample_nearest", "_upsample_nearest_exact"):
 def pad(
     input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    """torch's, and by reflection and repetition of what is there."""
+    """Pad by reflection or replication; other modes are PyTorch's."""
     if mode not in ("reflect", "replicate"):
         found: Tensor = forward(nn.pad, (input, pad, mode, value), {})
         return found

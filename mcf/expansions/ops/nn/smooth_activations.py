@@ -1,15 +1,15 @@
-"""Smooth activations, whose derivatives are relative to themselves also where they vanish.
+"""Implement smooth activations with small relative errors of the derivatives near their zeros.
 
-silu, mish and gelu fall before they rise. With x0 where the slope is 0 and d = x - x0 the slopes
-below zero are products of positive factors and sums of terms that have the sign of d:
+silu, mish and gelu have a minimum x0 < 0. With d = x - x0 their derivatives for x < 0 are products
+of positive factors and of sums whose terms all have the sign of d:
 
     silu'  = s t (d + e^x0 (e^d - 1)),  s = sigmoid(x), t = sigmoid(-x)
     mish'  = e^x w / (2 + 2 e^x + e^2x)^2,  w = d (4 + 4 e^x) + (4 x0 + 6) e^x0 (e^d - 1)
              + 4 e^2x0 (e^2d - 1) + e^3x0 (e^3d - 1)
-    gelu'  = s t (e^z0 (e^(z - z0) - 1) + r d (1 + 3 a (x^2 + x x0 + x0^2))),  approximated by tanh,
+    gelu'  = s t (e^z0 (e^(z - z0) - 1) + r d (1 + 3 a (x^2 + x x0 + x0^2))),  approximate="tanh",
              s and t of z = r (x + a x^3), z - z0 = r d (1 + a (x^2 + x x0 + x0^2))
 
-and gelu' itself is a program, `mcf.elementary.error_slopes.gelu_1`.
+The exact gelu' is `mcf.elementary.error_slopes.gelu_1`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ aten = torch.ops.aten
 
 
 def _zero(function: Callable[[Fraction], Fraction], near: float) -> Fraction:
-    """A zero of a rising function, to the bits of `fixed`, by the secant rule."""
+    """Return the zero of an increasing function, to the precision of `fixed`, by secants."""
     unit = Fraction(1, 2**1600)
     x, y = Fraction(near), Fraction(near) + Fraction(1, 2**20)
     old, new = function(x), function(y)
@@ -49,7 +49,7 @@ def _zero(function: Callable[[Fraction], Fraction], near: float) -> Fraction:
 
 
 def _exp(x: Fraction) -> Fraction:
-    """Of a number between -5 and 0."""
+    """Return e^x for -5 <= x <= 0."""
     return fixed.to_fraction(fixed.exp(fixed.to_fixed(x / 8))) ** 8
 
 
@@ -59,13 +59,13 @@ def _rounded(x: Fraction) -> Fraction:
 
 @implements(aten.silu.default)
 def silu(x: Tensor) -> Tensor:
-    """x sigmoid(x)."""
+    """Return x sigmoid(x)."""
     return x * x.sigmoid()
 
 
 @functools.cache
 def _silu_zero() -> Fraction:
-    """Where 1 + x + e^x is 0, which is also the negative of 1 + e^x."""
+    """Return the zero x0 of 1 + x + e^x, so that x0 = -(1 + e^x0)."""
     return _zero(lambda x: 1 + x + _exp(x), -1.2784645427610738)
 
 
@@ -92,13 +92,13 @@ def _silu_of(input: Any, inplace: bool = False) -> Any:
 
 @implements(aten.silu_backward.default)
 def silu_backward(grad: Tensor, x: Tensor) -> Any:
-    """Grad times the slope."""
+    """Return grad times the derivative."""
     return grad * _silu_slope_of(x)
 
 
 @implements(aten.softplus.default)
 def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
-    """log(1 + exp(beta x)) / beta; there is no threshold, the value is accurate everywhere."""
+    """Return log(1 + exp(beta x)) / beta; `threshold` is ignored, no approximation is needed."""
     return _softplus_of(x * beta) / beta
 
 
@@ -106,7 +106,7 @@ def _softplus_of(z: Any) -> Any:
     return z.clamp_min(0) + (-z.abs()).exp().log1p()
 
 
-# torch's second derivative is 0 beyond its threshold.
+# PyTorch's second derivative is 0 beyond its threshold.
 _softplus = differentiable("softplus", _softplus_of, lambda z: torch.sigmoid(z))
 
 
@@ -117,30 +117,30 @@ def _softplus_above(input: Any, beta: float = 1, threshold: float = 20) -> Any:
 
 @implements(aten.softplus_backward.default)
 def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
-    """Grad sigmoid(beta x)."""
+    """Return grad sigmoid(beta x)."""
     return grad * (x * beta).sigmoid()
 
 
 @implements(F.logsigmoid)
 def logsigmoid(input: Any) -> Any:
-    """log(sigmoid(x))."""
+    """Return log(sigmoid(x))."""
     return -_softplus(-input)
 
 
 @implements(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
-    """log(sigmoid(x)), and a buffer that its derivative does not need."""
+    """Return log(sigmoid(x)), and PyTorch's buffer, which is empty."""
     return -softplus(-x), x.new_empty((0,))
 
 
 @implements(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
-    """Grad sigmoid(-x)."""
+    """Return grad sigmoid(-x)."""
     return grad * (-x).sigmoid()
 
 
 def _gelu_curve(x: Any) -> Any:
-    """(2 - x^2) times the normal density."""
+    """Return (2 - x^2) times the normal density."""
     root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
     return -(normal_pdf(x) * (beside(x, root) * beside(x, -root)))
 
@@ -154,7 +154,7 @@ _CUBE = Fraction(44715, 1000000)
 
 @functools.cache
 def _tanh_root() -> Fraction:
-    """2 sqrt(2/pi)."""
+    """Return 2 sqrt(2 / pi)."""
     return fixed.to_fraction(fixed.root(fixed.quotient(8 * fixed.ONE, fixed.pi())))
 
 
@@ -164,7 +164,7 @@ def _cubic(x: Any, factor: Any) -> Any:
 
 @functools.cache
 def _gelu_tanh_zero() -> Fraction:
-    """Where 1 + e^z + x z' is 0."""
+    """Return the zero of 1 + e^z + x z'."""
     r = _tanh_root()
     return _zero(
         lambda x: 1 + _exp(_rounded(r * _cubic(x, _CUBE))) + r * _cubic(x, 3 * _CUBE),
@@ -172,12 +172,12 @@ def _gelu_tanh_zero() -> Fraction:
     )
 
 
-# From this size on the slope is 1 or 0 in every format: its cube is in the range of float16.
+# For larger |x| the derivative is 1 or 0 in every format. The cube must be in float16's range.
 _GELU_TANH_END = 32.0
 
 
 def _gelu_tanh_slope_of(x: Any) -> Any:
-    """Return s + x s t z'; below zero see above, with s as gelu over x, whatever z is."""
+    """Return s + x s t z'; for x < 0 by the module's formula, with s = gelu(x) / x."""
     x = x.clamp(-_GELU_TANH_END, _GELU_TANH_END)
     root, up = constant(fixed.to_fixed(_tanh_root()), x), x > 0
     z = root * _cubic(x, _CUBE)
@@ -188,14 +188,14 @@ def _gelu_tanh_slope_of(x: Any) -> Any:
     q = low * low + low * at + in_format(zero**2, x)
     one, three = root * (d * (1 + _CUBE * q)), root * (d * (1 + 3 * _CUBE * q))
     growth = in_format(_exp(_rounded(_tanh_root() * _cubic(zero, _CUBE))), x)
-    # At -0 the logistic function is 1/2.
+    # At x = -0 the logistic function is 1/2.
     flat = low == 0
     share = torch.where(flat, s, _gelu_tanh(low) / torch.where(flat, -torch.ones_like(x), low))
     return torch.where(up, above, share * t * (growth * torch.expm1(one) + three))
 
 
 def _gelu_tanh_curve(x: Any) -> Any:
-    """Return s t (2 z' + x z'' - x z'^2 tanh(z / 2)), of terms that differ in sign."""
+    """Return s t (2 z' + x z'' - x z'^2 tanh(z / 2)); its terms may cancel."""
     x = x.clamp(-_GELU_TANH_END, _GELU_TANH_END)
     root = constant(fixed.to_fixed(_tanh_root()), x)
     z, square = root * _cubic(x, _CUBE), x * x
@@ -210,19 +210,19 @@ _gelu_tanh: Any = differentiable("gelu_tanh", _gelu_tanh_value, lambda x: _gelu_
 
 @implements(aten.gelu.default)
 def gelu_of(x: Tensor, *, approximate: str = "none") -> Any:
-    """The value alone, which transforms of torch.func ask for."""
+    """Return gelu without a derivative, as transforms of torch.func need it."""
     return _gelu_value(x) if approximate == "none" else _gelu_tanh_value(x)
 
 
 @implements(aten.gelu_backward.default)
 def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
-    """Grad times the slope."""
+    """Return grad times the derivative."""
     return grad * (_gelu_slope(x) if approximate == "none" else _gelu_tanh_slope(x))
 
 
 @implements(F.gelu)
 def gelu(input: Any, *, approximate: str = "none") -> Any:
-    """x Phi(x), or its form with tanh; the constants have all components."""
+    """Return x Phi(x), or the tanh approximation; the constants have all components."""
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
@@ -235,7 +235,7 @@ def _mish_of(x: Any) -> Any:
 
 @functools.cache
 def _mish_zero() -> Fraction:
-    """Where 4 (x + 1) + (4 x + 6) e^x + 4 e^2x + e^3x is 0."""
+    """Return the zero of 4 (x + 1) + (4 x + 6) e^x + 4 e^2x + e^3x."""
 
     def of(x: Fraction) -> Fraction:
         e = _rounded(_exp(x))
@@ -259,23 +259,23 @@ def _mish_slope_of(x: Any) -> Any:
 
 @implements(aten.mish_backward.default)
 def mish_backward(grad: Tensor, x: Tensor) -> Any:
-    """Grad times the slope."""
+    """Return grad times the derivative."""
     return grad * _mish_slope_of(x)
 
 
 def _tangent(x: Any) -> tuple[Any, Any]:
-    """tanh(log(1 + e^x)) and 1 less its square, without differences or large numbers."""
+    """Return T = tanh(log(1 + e^x)) and 1 - T^2, without cancellation or overflow."""
     up = x > 0
     e = torch.exp(torch.where(up, -x, x))
     plus = 1 + 2 * e
-    # (2 e^x + e^2x) / (2 + 2 e^x + e^2x), divided by e^2x where x > 0.
+    # (2 e^x + e^2x) / (2 + 2 e^x + e^2x), with both divided by e^2x where x > 0.
     whole = torch.where(up, plus + 2 * (e * e), 2 + 2 * e + e * e)
     root = torch.where(up, 2 * (e * (1 + e)), 2 * (1 + e)) / whole
     return torch.where(up, plus, e * (2 + e)) / whole, root * root
 
 
 def _mish_curve(x: Any) -> Any:
-    """(1 - T^2) s (2 + x (t - 2 T s)), s and t = sigmoid(x) and sigmoid(-x)."""
+    """Return (1 - T^2) s (2 + x (t - 2 T s)) with s = sigmoid(x) and t = sigmoid(-x)."""
     (tangent, square), s = _tangent(x), torch.sigmoid(x)
     return square * s * (2 + x * (torch.sigmoid(-x) - 2 * (tangent * s)))
 
@@ -286,7 +286,7 @@ _mish = differentiable("mish", _mish_of, lambda x: _mish_slope(x))
 
 @implements(F.mish)
 def mish(input: Any, inplace: bool = False) -> Any:
-    """x tanh(log(1 + exp(x)))."""
+    """Return x tanh(log(1 + exp(x)))."""
     out = _mish(kept(input, inplace))
     return input.copy_(out) if inplace else out
 
@@ -296,12 +296,12 @@ _softsign = differentiable("softsign", lambda x: x / (x.abs() + 1), lambda x: (1
 
 @implements(F.softsign)
 def softsign(input: Any) -> Any:
-    """x / (1 + |x|), whose derivative is not a difference."""
+    """Return x / (1 + |x|), with a derivative that does not cancel."""
     return _softsign(input)
 
 
 def _tanhshrink_of(x: Any) -> Any:
-    """Return x - tanh(x); near 0 (x cosh(x) - sinh(x)) / cosh(x), whose series has one sign."""
+    """Return x - tanh(x); near 0 as (x cosh(x) - sinh(x)) / cosh(x), by a series of one sign."""
     near = x.abs() < 0.25
     low = torch.where(near, x, 0)
     square = low * low

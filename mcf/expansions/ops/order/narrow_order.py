@@ -1,4 +1,4 @@
-"""Keys of narrow expansions of any number of components: float64 in the order of the values."""
+"""Compute float64 sort keys of narrow expansions with any number of components."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mcf.kernels.narrow_keys import limit, narrow_keys
 
 
 def keys(x: MCFTensor) -> Components | None:
-    """Float64 numbers whose lexicographic order is that of the values, as few as decide.
+    """Return float64 keys whose lexicographic order is that of the values, as few as needed.
 
-    None of components of float64, or off the host. They depend on the value alone: of what rounds
-    to infinity in x's format they are infinity and 0.
+    Return None for float64 components and for devices other than the CPU. Keys depend on the value
+    only; a value that rounds to infinity in x's format has the keys infinity and 0.
     """
     fmt, first = FORMATS[x.dtype], x.components[0]
     if fmt == FP64 or first.device.type != "cpu":
@@ -29,7 +29,7 @@ def keys(x: MCFTensor) -> Components | None:
 
 
 def _bounded(keys: Components, limit: float) -> Components:
-    """The same with infinity and 0 for canonical keys of values from a limit on."""
+    """Replace canonical keys of values of at least `limit` in size by infinity and 0."""
     first, second, *_ = keys
     size = first.abs()
     if not bool((size >= limit).any()):

@@ -1,4 +1,4 @@
-"""Exponents and neighbours: frexp, nextafter."""
+"""Implement `frexp` and `nextafter`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ aten = torch.ops.aten
 
 @implements(aten.frexp.Tensor)
 def frexp(x: MCFTensor) -> tuple[Tensor, Tensor]:
-    """m and e with x = m * 2**e exactly, 1/2 <= |m| < 1; 0 and what is not finite have e = 0.
+    """Return m and e with x = m * 2**e, 1/2 <= |m| < 1; e = 0 for zero, inf and NaN.
 
-    Components far below the first may leave the format's range when m is larger than x: no digit
-    is lost then; when m is smaller, those below the smallest number are.
+    The result is exact, except that for |m| < |x| bits of trailing components below the format's
+    smallest number are lost.
     """
     fmt, given = FORMATS[x.dtype], x.components
     wide = given[0].dtype if fmt.dtype in _INTEGERS else torch.float32
@@ -61,33 +61,33 @@ def _nearest_parts(components: Sequence[Tensor], dtype: torch.dtype, terms: int)
 
 
 def _parts(c: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Components:
-    """The components of m and, in their format, e; of the nearest expansion of its sum."""
+    """Return the components of m and, in their format, e, for a nearest expansion."""
     fmt, first = FORMATS[dtype], c[0]
     small = first.abs() < 2.0**fmt.emin
     lifted = torch.where(small, first * 2.0**fmt.p, first)
     e = exponent(lifted) + torch.where(small, 1 - fmt.p, 1)
     if len(c) > 1:
-        # A power of two with something negative below is less than it.
+        # A first component 2**k with a trailing part of opposite sign is less than 2**k in size.
         place = lifted.view(_INTEGERS[dtype]) & ((1 << (fmt.p - 1)) - 1)
         e = e - torch.where((place == 0) & (c[1] * first.sign() < 0), 1, 0)
     e = torch.where(first.isfinite() & (first != 0), e, 0)
-    # 2**-e itself can leave the range where a product with it does not. What is left comes first:
-    # it loses nothing of what does not vanish, so each product is rounded once.
+    # 2**-e itself can be out of range where x * 2**-e is not. Multiplying by `rest` first is exact
+    # for all results that do not vanish, so each product is rounded once.
     main = (-e).clamp(fmt.emin, -fmt.emin)
     rest, main = _power(-e - main, fmt), _power(main, fmt)
     return *((x * rest) * main for x in c), e.to(dtype)
 
 
 def _power(k: Tensor, fmt: Format) -> Tensor:
-    """2**k of an exponent of normal numbers."""
+    """Return 2**k for exponents k of normal numbers."""
     assert fmt.dtype is not None
     return ((k + fmt.emax) << (fmt.p - 1)).to(_INTEGERS[fmt.dtype]).view(fmt.dtype)
 
 
 def largest(fmt: Format, terms: int) -> tuple[float, ...]:
-    """The components of the largest finite expansion."""
-    # Each component is the last number before half an ulp of the one above: that would be a tie,
-    # which rounds up, and at the top to infinity.
+    """Return the components of the largest finite expansion."""
+    # Each component is the last number before half an ulp of the preceding one: a tie would round
+    # up, and for the first component to infinity.
     out = [fmt.max]
     half = Fraction(2) ** (fmt.emax - fmt.p)
     for _ in range(terms - 1):
@@ -98,9 +98,9 @@ def largest(fmt: Format, terms: int) -> tuple[float, ...]:
 
 @implements(aten.nextafter.default)
 def nextafter(x: MCFTensor, y: Any) -> Tensor:
-    """The next expansion after x towards y.
+    """Return the next expansion after x towards y.
 
-    Where the lowest component is 0 or far below, that is closer than an ulp of terms * p digits.
+    If the last component is 0 or very small, the step is less than one ulp of terms * p bits.
     """
     a, b = aligned(x, y)
     parts = broadcast(*a, *b)

@@ -1,6 +1,6 @@
-"""Sorting and ranks by value.
+"""Implement sorting and order statistics by value.
 
-On canonical components the order of values is the lexicographic order of components.
+For canonical components the order of values is the lexicographic order of components.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ aten = torch.ops.aten
 
 
 def canonical(x: MCFTensor) -> Components:
-    """Numbers whose lexicographic order is that of the values; of narrow ones few of float64."""
+    """Return keys whose lexicographic order is that of the values; float64 for narrow formats."""
     found = None if unseen(x) else keys(x)
     if found is not None:
         return found
     if x.terms == 2:
-        # A pair is canonical where the first is the rounded sum: one kernel, and the same numbers.
+        # A pair is canonical if its first component is the rounded sum: one kernel suffices.
         return operations.renormalize(x.components)
     return convert(x.components, x.dtype, x.terms)
 
@@ -42,12 +42,12 @@ def _take(x: MCFTensor, dim: int, index: Tensor) -> MCFTensor:
 
 
 def _order(x: MCFTensor, dim: int, descending: bool) -> Tensor:
-    """Indices that sort, stable; NaN counts as the largest."""
+    """Return indices that sort x, stable; NaN counts as the largest."""
     return _sorted(canonical(x), dim, descending)
 
 
 def _sorted(keys: Components, dim: int, descending: bool) -> Tensor:
-    """The same of canonical components."""
+    """Return indices that sort canonical components, stable."""
     if not keys[0].ndim or not keys[0].numel() or unseen(keys[0]):
         return _lexicographic(keys, dim, descending)
     rows = [k.movedim(dim, -1) for k in keys]
@@ -64,7 +64,7 @@ def _by_loop(
     x: Sequence[Tensor] = (),
     out: Sequence[Tensor] = (),
 ) -> Tensor | None:
-    """Indices that sort rows of keys, and the numbers x in that order, by an executor's loop."""
+    """Return indices that sort rows of keys and write x in that order to `out`, in one loop."""
     given = [k.to(torch.float64).contiguous() for k in keys]
     index = torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)
     rows, count = index.shape
@@ -75,7 +75,7 @@ def _by_loop(
 
 
 def _lexicographic(keys: Sequence[Tensor], dim: int, descending: bool) -> Tensor:
-    """Indices that sort by the first key, where that is equal by the second, and so on; stable."""
+    """Return indices that sort lexicographically by several keys, stable."""
     index: Tensor | None = None
     # Stable sorts, the least significant key first.
     for c in reversed(keys):
@@ -87,16 +87,16 @@ def _lexicographic(keys: Sequence[Tensor], dim: int, descending: bool) -> Tensor
 
 
 def _mended(keys: Components, dim: int, descending: bool) -> Tensor:
-    """The same by one sort, of the first key, after which runs of equal ones are sorted alone."""
+    """Return indices that sort by keys: sort by the first key, then sort its runs of equal keys."""
     first, index = torch.sort(keys[0], dim=dim, descending=descending, stable=True)
     if len(keys) == 1:
         return index
     size = first.shape[dim]
-    # Each element with the next in its row. NaN are unlike, and stay in the order that they have.
+    # Compare each element with the next in its row. NaN are unequal and keep their order.
     same = first.narrow(dim, 1, size - 1) == first.narrow(dim, 0, size - 1)
     if not bool(same.any()):
         return index
-    # As rows of the sorted elements, in memory of their own.
+    # A contiguous copy, with the sorted dimension last.
     rows = index.movedim(dim, -1).contiguous()
     same = same.movedim(dim, -1)
     edge = same.new_zeros((*same.shape[:-1], 1))
@@ -115,15 +115,15 @@ def _mended(keys: Components, dim: int, descending: bool) -> Tensor:
     return rows.movedim(-1, dim)
 
 
-# Runs up to this are sorted by as many passes over neighbours, which sorting them would exceed.
+# Runs up to this length are sorted faster by passes over neighbours than by sorting.
 _SHORT = 16
 
 
 def _by_exchanges(run: Tensor, keys: Sequence[Tensor], descending: bool) -> Tensor:
-    """Indices that sort each run by its keys, stable: neighbours out of order change places.
+    """Return indices that sort each run by its keys, stable, by exchanging neighbours.
 
-    Even and odd neighbours in turn, as often as the longest run has elements (Knuth, The Art of
-    Computer Programming 3, 5.3.4).
+    Even and odd pairs alternate, for as many passes as the longest run has elements (Knuth, The
+    Art of Computer Programming 3, 5.3.4).
     """
     order = torch.arange(run.numel(), device=run.device)
     keys = [k.clone() for k in keys]
@@ -147,7 +147,7 @@ def _by_exchanges(run: Tensor, keys: Sequence[Tensor], descending: bool) -> Tens
 
 @implements(aten.sort.default)
 def sort(x: MCFTensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """Sorted values and their indices; stable."""
+    """Return sorted values and their indices; always stable."""
     few = arranged("sort", x, dim, int(descending))
     if few is not None:
         return few
@@ -161,7 +161,7 @@ def sort(x: MCFTensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
 
 
 def _moved(x: MCFTensor, dim: int, descending: bool) -> tuple[Tensor, Tensor] | None:
-    """The same by an executor's loop, which moves numbers as it sorts; None where it has none."""
+    """Sort by an executor's loop, which moves the values too; None if the executor has none."""
     given = [c.movedim(dim, -1).contiguous() for c in x.components]
     shape = given[0].shape
     rows = [c.view(c.numel() // shape[-1], shape[-1]) for c in given]
@@ -177,13 +177,13 @@ def _moved(x: MCFTensor, dim: int, descending: bool) -> tuple[Tensor, Tensor] | 
 def sort_stable(
     x: MCFTensor, *, stable: bool | None = False, dim: int = -1, descending: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Sorted values and their indices; stable."""
+    """Return sorted values and their indices; always stable."""
     return sort(x, dim, descending)
 
 
 @implements(aten.argsort.default)
 def argsort(x: MCFTensor, dim: int = -1, descending: bool = False) -> Tensor:
-    """Indices that sort; stable."""
+    """Return indices that sort x; always stable."""
     few = arranged("sort", x, dim, int(descending), moved=False)
     return few[1] if few is not None else _order(x, dim, descending)
 
@@ -192,7 +192,7 @@ def argsort(x: MCFTensor, dim: int = -1, descending: bool = False) -> Tensor:
 def topk(
     x: MCFTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest and their indices, sorted."""
+    """Return the k largest or smallest elements and their indices, sorted."""
     if x.ndim and not 0 <= k <= x.shape[dim]:
         raise RuntimeError(f"topk: k must be 0 to {x.shape[dim]}, got {k}")
     if x.ndim and k == x.shape[dim]:
@@ -206,11 +206,11 @@ def topk(
 
 
 def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
-    """The first k of the indices that sort, of those whose first component is among the first."""
+    """Return the first k sorting indices: sort only elements whose first component is among k."""
     keys = canonical(x)
     last = torch.topk(keys[0], k, largest=descending).values[-1]
     beyond = keys[0] < last if descending else keys[0] > last
-    # NaN is the largest: in front of all, or behind them.
+    # NaN counts as the largest.
     beyond |= (last.isnan() if descending else ~last.isnan()) & (keys[0].isnan() ^ descending)
     among = (~beyond).nonzero().squeeze(1)
     order = _sorted(tuple(c[among] for c in keys), 0, descending)
@@ -218,13 +218,13 @@ def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
 
 
 def not_empty(name: str, x: MCFTensor, dim: int) -> None:
-    """Raise torch's error where there is nothing to choose from along a dimension."""
+    """Raise PyTorch's error if a dimension to reduce is empty."""
     if x.ndim and x.shape[dim] == 0:
         raise IndexError(f"{name}(): Expected reduction dim {dim % x.ndim} to have non-zero size.")
 
 
 def kth(x: MCFTensor, k: int, dim: int) -> Tensor:
-    """The index of the k-th smallest along a dimension, kept; stable."""
+    """Return the index of the k-th smallest along a dimension, with keepdim; stable."""
     size = x.shape[dim] if x.ndim else 1
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be 1 to {size}, got {k}")
@@ -238,7 +238,7 @@ def kth(x: MCFTensor, k: int, dim: int) -> Tensor:
 
 @implements(aten.kthvalue.default)
 def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The k-th smallest along a dimension and its index."""
+    """Return the k-th smallest along a dimension and its index."""
     few = arranged("kth", x, dim, k, keepdim=keepdim)
     if few is not None:
         return few
@@ -248,7 +248,7 @@ def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
 
 @implements(aten.median.dim)
 def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower median along a dimension and its index; NaN where there is one."""
+    """Return the lower median along a dimension and its index; NaN if any element is NaN."""
     few = arranged("median", x, dim, keepdim=keepdim)
     if few is not None:
         return few
@@ -264,7 +264,7 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
 
 @implements(aten.median.default)
 def median_all(x: MCFTensor) -> Tensor:
-    """The lower median of all elements."""
+    """Return the lower median of all elements."""
     few = arranged("median", x, None)
     if few is not None:
         return few[0]  # type: ignore[no-any-return]
@@ -274,7 +274,7 @@ def median_all(x: MCFTensor) -> Tensor:
 
 
 def reduced(x: MCFTensor, index: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """The elements at one index in each row, and the indices."""
+    """Return the elements at one index in each row, and the indices."""
     if x.ndim == 0:
         return _take(x, dim, index), index
     parts = [c.gather(dim, index) for c in x.components]
@@ -287,7 +287,7 @@ def reduced(x: MCFTensor, index: Tensor, dim: int, keepdim: bool) -> tuple[Tenso
 def value_selecting_reduction_backward(
     grad: MCFTensor, dim: int, indices: Tensor, sizes: list[int], keepdim: bool
 ) -> Tensor:
-    """The gradient at the selected elements, 0 elsewhere."""
+    """Return the gradient at the selected elements, 0 elsewhere."""
     if not keepdim and sizes:
         grad, indices = grad.unsqueeze(dim), indices.unsqueeze(dim)  # type: ignore[assignment]
     return grad.new_zeros(sizes).scatter(dim, indices, grad) if sizes else grad

@@ -1,7 +1,7 @@
-"""Elements of a rank among many, by first components: few are left for the rest to decide.
+"""Select elements by rank or extreme, with first components deciding for most elements.
 
-Where the first components of two expansions are more than two numbers of their format apart, they
-decide: what lies below them is at most half a place each.
+First components that are more than two floats apart decide, since trailing components add at most
+half an ulp to each.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from mcf.expansions.tensor import Components
 
-# Rows of fewer elements are sorted at once.
+# Smaller rows are sorted entirely.
 MANY = 1 << 15
-# Of a sample of so many elements the ones that enclose a rank are so many apart from it: four
-# standard deviations of the rank of a median in a random sample.
+# Sample size, and the distance in ranks of the bounds from the wanted element within the sample:
+# four standard deviations of the rank of the median.
 SAMPLE, MARGIN = 1 << 14, 256
 
-# Indices of some elements in ascending order of values, stable.
+# Returns the indices that sort some elements, ascending and stable.
 Order = Callable[[Components], Tensor]
 
 
 def decided(x: Tensor) -> bool:
-    """Whether these are first components of one row, of a format that has neighbours here."""
+    """Return whether first components can decide: one nonempty row of float32 or float64."""
     return x.dtype in (torch.float32, torch.float64) and x.ndim == 1 and x.numel() > 0
 
 
@@ -36,18 +36,18 @@ def _limit(towards: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def away(x: Tensor, towards: float) -> Tensor:
-    """The second number from x in a direction."""
+    """Return the second next float after x in a direction."""
     limit = _limit(towards, x.dtype, x.device)
     return torch.nextafter(torch.nextafter(x, limit), limit)
 
 
 def extremes(x: Tensor, largest: bool) -> Tensor:
-    """Indices of what may be the largest or smallest by the first components; of NaN if any is."""
+    """Return the indices of possible extremes by first components; of all NaN if there are any."""
     best = torch.amax if largest else torch.amin
     whole = x.numel() // BLOCK * BLOCK
     if not whole:
         return _reaching(x, best(x, 0), largest)
-    # One reading for the best of each block, after which most blocks have nothing more to say.
+    # One pass finds the extreme of each block, which excludes most blocks.
     tops, rest = best(x[:whole].view(-1, BLOCK), 1), x[whole:]
     top = best(tops, 0)
     if rest.numel():
@@ -60,25 +60,24 @@ def extremes(x: Tensor, largest: bool) -> Tensor:
     return some[_reaching(x[some], top, largest)]
 
 
-# Elements of which the best is found at once.
+# Block size of `extremes`.
 BLOCK = 1 << 10
 
 
 def _reaching(x: Tensor, top: Tensor, largest: bool) -> Tensor:
-    """Indices of what is less than three numbers from the top; of NaN where that is one."""
+    """Return the indices of elements within two floats of `top`; of all NaN if `top` is NaN."""
     edge = away(top, -torch.inf if largest else torch.inf)
     hit = x >= edge if largest else x <= edge
-    # All comparisons with NaN are false.
+    # All comparisons with NaN are False.
     found = hit.nonzero().squeeze(1)
     return found if found.numel() else x.isnan().nonzero().squeeze(1)
 
 
 def ranked(x: Components, k: int, order: Order) -> Tensor | None:
-    """The index of the k-th smallest, from 0, of one row; None where sorting all is the way.
+    """Return the index of the k-th smallest (from 0) of one row; None if it must be sorted.
 
-    A sample encloses the rank (Floyd and Rivest 1975, doi:10.1145/360680.360691), and of the
-    elements in between, a few hundredths, `order` finds it. It is the one that a stable sort would
-    put there.
+    A sample bounds the element (Floyd and Rivest 1975, doi:10.1145/360680.360691), and `order`
+    sorts the few percent of elements between the bounds. The result is that of a stable sort.
     """
     first = x[0]
     count = first.numel()
@@ -101,6 +100,6 @@ def ranked(x: Components, k: int, order: Order) -> Tensor | None:
     parts = tuple(c[middle] for c in x)
     place = order(parts)[k - below]
     found = parts[0][place]
-    # What is nearer to an edge may be beyond elements on its other side.
+    # An element between a bound and its widened edge may not have the wanted rank.
     inside = (found <= ends[1]) & ((found >= ends[0]) | bool(lowest == 0))
     return middle[place] if bool(inside) else None

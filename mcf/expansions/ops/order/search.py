@@ -1,4 +1,4 @@
-"""Different values, and places in a sorted sequence: by value."""
+"""Implement `unique`, `searchsorted`, `bucketize` and `isin`, by value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Unique = tuple[Tensor, Tensor, Tensor]
 
 
 def _runs(rows: MCFTensor) -> Tensor:
-    """Which row [m, ...] differs from the one before it; the first does."""
+    """Return whether each row of [m, ...] differs from the one before it; True for the first."""
     first = torch.ones(rows.shape[0], dtype=torch.bool, device=rows.device)
     if rows.shape[0] > 1:
         same = equal(rows[1:], rows[:-1])
@@ -38,7 +38,7 @@ def _runs(rows: MCFTensor) -> Tensor:
 def _unique(
     rows: Any, order: Tensor, return_inverse: bool, return_counts: bool, shape: torch.Size
 ) -> Unique:
-    """The first of each run of equal rows, which have been brought in an order."""
+    """Return the first of each run of equal rows, which `order` has sorted."""
     none = torch.empty(0, dtype=torch.int64, device=rows.device)
     first = _runs(rows)
     number = first.cumsum(0) - 1
@@ -54,7 +54,7 @@ def _unique(
 def unique(
     x: MCFTensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Unique:
-    """The different values, sorted; each NaN is one."""
+    """Return the unique values, sorted; each NaN is unique."""
     flat: Any = x.reshape(-1)
     rows, order = flat.sort()
     return _unique(rows, order, return_inverse, return_counts, x.shape)
@@ -68,14 +68,14 @@ def unique_dim(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Unique:
-    """The different slices of a dimension, sorted."""
+    """Return the unique slices of a dimension, sorted."""
     rows: Any = x.movedim(dim, 0).contiguous()
     if 0 in rows.shape[1:]:
         raise RuntimeError(f"unique: slices of dimension {dim} have no elements: {list(x.shape)}")
     columns = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
     order = torch.arange(rows.shape[0], device=x.device)
     for k in reversed(range(columns.shape[1])):
-        # Stable: the first column decides at the end.
+        # Sorts are stable, so the first column, sorted last, is the most significant.
         order = order[columns[order, k].argsort()]
     out, inverse, counts = _unique(rows[order], order, return_inverse, return_counts, order.shape)
     return out.movedim(0, dim), inverse, counts
@@ -88,7 +88,7 @@ def unique_consecutive(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Unique:
-    """The first of each run of equal values, or of equal slices of a dimension."""
+    """Return the first of each run of equal values, or of equal slices of a dimension."""
     rows: Any = x.reshape(-1) if dim is None else x.movedim(dim, 0).contiguous()
     order = torch.arange(rows.shape[0], device=x.device)
     shape = x.shape if dim is None else order.shape
@@ -97,12 +97,12 @@ def unique_consecutive(
 
 
 def _as_tensor(value: Any, like: Tensor) -> Tensor:
-    # Four components of float64 lose no bit of a number that torch takes.
+    # Four components of float64 hold any number that PyTorch accepts exactly.
     return value if isinstance(value, Tensor) else tensor(value, 4, torch.float64, like.device)
 
 
 def _canonical(*values: Any) -> list[Components]:
-    """Numbers of one format, as many each, whose lexicographic order is that of the values."""
+    """Return keys of one format and length, whose lexicographic order is that of the values."""
     parts = unrounded(*values)
     narrow = [None if unseen(c[0]) else keys(wrap(c)) for c in parts]
     if all(k is not None for k in narrow):
@@ -111,7 +111,7 @@ def _canonical(*values: Any) -> list[Components]:
         return [(*k, *(torch.zeros_like(k[0]) for _ in longest[len(k) :])) for k in some]
     terms = max(map(len, parts))
     return [
-        # A pair is canonical where the first is the rounded sum: one kernel, and the same numbers.
+        # A pair is canonical if its first component is the rounded sum: one kernel suffices.
         operations.renormalize(c) if terms == len(c) == 2 else convert(c, c[0].dtype, terms)
         for c in parts
     ]
@@ -127,11 +127,11 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many numbers of a sorted sequence are less than each value (or equal, for right)."""
+    """Return the insertion index of each value: the count of smaller (or equal, for right) ones."""
     if side is not None and side not in ("left", "right"):
         raise RuntimeError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
     if right and side == "left":
-        raise RuntimeError("searchsorted: side and right say different things")
+        raise RuntimeError("searchsorted: side='left' contradicts right=True")
     right = right or side == "right"
     if sorter is None:
         few = places(sequence, values, right)
@@ -142,8 +142,8 @@ def searchsorted(
         sequence = sequence.gather(-1, sorter)
     if sequence.dim() != 1 and sequence.shape[:-1] != wanted.shape[:-1]:
         raise RuntimeError(
-            "searchsorted: the sequence must have one dimension or the values' but for the last, "
-            f"got {list(sequence.shape)} and {list(wanted.shape)}"
+            "searchsorted: the sequence must be one-dimensional or match all dimensions of the "
+            f"values but the last, got {list(sequence.shape)} and {list(wanted.shape)}"
         )
     ordered, numbers = _canonical(sequence, wanted)
     low = search(ordered, numbers, right)
@@ -154,7 +154,7 @@ def searchsorted(
 def bucketize(
     values: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:
-    """How many boundaries are less than each value (or equal, for right)."""
+    """Return the number of boundaries less than each value (or equal, for right)."""
     return searchsorted(boundaries, values, out_int32=out_int32, right=right)
 
 
@@ -162,13 +162,13 @@ def bucketize(
 def isin(
     elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    """Whether each element is one of the others, by value."""
+    """Return whether each element is one of `test_elements`, by value."""
     like = elements if isinstance(elements, Tensor) else test_elements
     x, among = _as_tensor(elements, like), _as_tensor(test_elements, like).reshape(-1)
     if among.numel() == 0:
         return torch.full(x.shape, invert, device=x.device)
     if not among.is_floating_point():
-        # All of their digits, which may be more than the other format has.
+        # Keep all digits of integers, which may exceed the other format.
         among = tensor(among, 4, torch.float64, among.device)
     ordered: Any = wrap(aligned(among, x)[0]).sort().values
     at = searchsorted(ordered, x).clamp_max(ordered.numel() - 1)

@@ -1,4 +1,4 @@
-"""Random numbers of other distributions, from uniform and normal ones with all components."""
+"""Sample other distributions from uniform and normal numbers with all components random."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _inside(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
-    """Uniform in (0, 1): for a zero half the smallest of the other numbers."""
+    """Sample uniformly in (0, 1); zero becomes half the smallest positive sample."""
     drawn: Any = uniform(x, generator)
     fmt = format_of(x.dtype)
     least = 2.0 ** max(-x.terms * fmt.p - 1, fmt.emin - fmt.p + 1)
@@ -32,7 +32,7 @@ def _inside(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
 
 @implements(aten.exponential_.default)
 def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> MCFTensor:
-    """-log(u) / lambd for uniform u in (0, 1)."""
+    """Fill x with -log(u) / lambd for uniform u in (0, 1)."""
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     x.copy_(-_inside(x, generator).log() / lambd)
@@ -41,7 +41,7 @@ def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> MC
 
 @implements(aten.geometric_.default)
 def geometric_(x: MCFTensor, p: float, *, generator: Any = None) -> MCFTensor:
-    """ceil(log(u) / log(1 - p)): trials up to the first success."""
+    """Fill x with ceil(log(u) / log(1 - p)), the number of trials up to the first success."""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     u: Any = _inside(x, generator)
@@ -52,7 +52,7 @@ def geometric_(x: MCFTensor, p: float, *, generator: Any = None) -> MCFTensor:
 
 @implements(aten.cauchy_.default)
 def cauchy_(x: MCFTensor, median: float = 0, sigma: float = 1, *, generator: Any = None) -> Any:
-    """Median + sigma tan(pi (u - 1/2))."""
+    """Fill x with median + sigma tan(pi (u - 1/2)) for uniform u."""
     if not sigma > 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     u: Any = _inside(x, generator)
@@ -62,7 +62,7 @@ def cauchy_(x: MCFTensor, median: float = 0, sigma: float = 1, *, generator: Any
 
 @implements(aten.log_normal_.default)
 def log_normal_(x: MCFTensor, mean: float = 1, std: float = 2, *, generator: Any = None) -> Any:
-    """exp(mean + std z) of normal z."""
+    """Fill x with exp(mean + std z) for normal z."""
     if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     z: Any = normal(x, generator)
@@ -72,7 +72,7 @@ def log_normal_(x: MCFTensor, mean: float = 1, std: float = 2, *, generator: Any
 
 @implements(aten.bernoulli.default)
 def bernoulli(x: Any, *, generator: Any = None) -> Any:
-    """1 with probability x, else 0: whether a uniform number with as many digits is below x."""
+    """Return 1 with probability x, else 0, by comparing x with a uniform number of its format."""
     if not bool(((x >= 0) & (x <= 1)).all()):
         raise RuntimeError("bernoulli expects all elements of the input to be in [0, 1]")
     u: Any = uniform(x, generator)
@@ -81,7 +81,7 @@ def bernoulli(x: Any, *, generator: Any = None) -> Any:
 
 @implements(aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor)
 def drawn_normal(mean: Any, std: Any = 1, *, generator: Any = None) -> Any:
-    """Mean + std z of normal z."""
+    """Return mean + std z for normal z."""
     given = [t for t in (mean, std) if isinstance(t, Tensor)]
     if isinstance(std, Tensor) and not bool((std >= 0).all()):
         raise RuntimeError("normal expects all elements of std >= 0.0")

@@ -1,4 +1,4 @@
-"""Random numbers in place, in the likeness of a tensor, and to drop elements."""
+"""Implement in-place sampling, `rand_like` and its kin, and dropout."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ aten = torch.ops.aten
 
 
 def uniform(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
-    """Uniform in [0, 1), with the shape and format of x."""
+    """Sample uniformly in [0, 1), with the shape and format of x."""
     fmt = format_of(x.dtype)
     return wrap(random.uniform_components(tuple(x.shape), fmt, x.terms, x.device, generator))
 
 
 def normal(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
-    """Standard normal, with the shape and format of x."""
+    """Sample the standard normal distribution, with the shape and format of x."""
     fmt = format_of(x.dtype)
     return wrap(random.normal_components(tuple(x.shape), fmt, x.terms, x.device, generator))
 
 
 @implements(aten.uniform_.default)
 def uniform_(x: MCFTensor, start: float = 0, to: float = 1, *, generator: Any = None) -> MCFTensor:
-    """Uniform in [start, to)."""
+    """Fill x with uniform numbers in [start, to)."""
     x.copy_(uniform(x, generator) * (to - start) + start)
     return x
 
 
 @implements(aten.normal_.default)
 def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> MCFTensor:
-    """Normal."""
+    """Fill x with normal numbers."""
     x.copy_(normal(x, generator) * std + mean)
     return x
 
@@ -54,7 +54,7 @@ def rrelu(
     inplace: bool = False,
     generator: Any = None,
 ) -> Any:
-    """x where positive, else x times a random slope; the mean of both ends without training."""
+    """Return x if positive, else x times a slope: random in training, else (lower + upper) / 2."""
     low, high = Fraction(lower), Fraction(upper)
     if low > high:
         raise RuntimeError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
@@ -68,28 +68,28 @@ def rrelu(
 
 @implements(torch.rrelu_)
 def rrelu_(input: Any, *args: Any, **kwargs: Any) -> Any:
-    """The same in place."""
+    """Apply `rrelu` in place."""
     return input.copy_(rrelu(input, *args, **kwargs))
 
 
 @implements(aten.rand_like.default)
 def rand_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
-    """Uniform in [0, 1)."""
+    """Return uniform numbers in [0, 1), with the shape and format of x."""
     return random.rand_like(x, dtype=dtype, device=device)
 
 
 @implements(aten.randn_like.default)
 def randn_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
-    """Standard normal."""
+    """Return standard normal numbers, with the shape and format of x."""
     return random.randn_like(x, dtype=dtype, device=device)
 
 
 @implements(torch.randint_like)
 def randint_like(input: Any, low: Any, high: Any = None, **kwargs: Any) -> Any:
-    """Whole numbers from low (0 by default) below high; those of torch's generator for int64.
+    """Return integers in [low, high), low = 0 by default, as PyTorch's generator gives for int64.
 
     Raises:
-        ValueError: for numbers that the format does not hold.
+        ValueError: if the format cannot hold low or high.
     """
     low, high = (0, low) if high is None else (low, high)
     dtype, device = kwargs.pop("dtype", None) or input.dtype, kwargs.pop("device", input.device)
@@ -106,7 +106,7 @@ def randint_like(input: Any, low: Any, high: Any = None, **kwargs: Any) -> Any:
 
 @implements(aten.bernoulli_.float)
 def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> MCFTensor:
-    """1 with probability p, else 0."""
+    """Fill x with 1 with probability p, else 0."""
     first, *lower = x.components
     first.bernoulli_(p, generator=generator)
     for c in lower:
@@ -116,7 +116,7 @@ def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> MCFTen
 
 @implements(aten.native_dropout.default)
 def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """x with elements zeroed at random, the others divided by 1 - p, and the mask."""
+    """Return x with random elements zeroed and the others divided by 1 - p, and the mask."""
     if train is False or p == 0:
         return x.clone(), torch.ones(x.shape, dtype=torch.bool, device=x.device)
     mask = torch.rand(x.shape, device=x.device) >= p
@@ -125,7 +125,7 @@ def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor
 
 @implements(aten.native_dropout_backward.default)
 def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The gradient times the scale, and times 0 where the mask is false, as torch has it."""
+    """Return the gradient times the scale, or times 0 where the mask is False, as in PyTorch."""
     return where(mask, grad * scale, grad * 0)
 
 
@@ -133,7 +133,7 @@ def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
 def dropout(
     input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: Any = None
 ) -> Any:
-    """Elements 0 with probability p, the others divided by 1 - p, which is exact."""
+    """Zero elements with probability p and divide the others by the exact 1 - p."""
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not (training if train is None else train) or p == 0:

@@ -1,7 +1,7 @@
-"""Operators that add into places which may repeat: index_add, scatter_add, gradients of indexing.
+"""Implement operators that add at indices which may repeat: index_add, scatter_add and others.
 
-Values for one place are summed pairwise in the order of their positions, then added to what is
-there: the same bits every time, on every device.
+Values for one index are summed pairwise in the order of their positions, then added to x. Results
+are reproducible bit for bit on every device.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ aten = torch.ops.aten
 
 
 def check_places(x: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
-    """Raise torch's error where it cannot scatter a source of this shape by this index."""
+    """Raise PyTorch's error if shapes of x, index and source do not allow scattering."""
     own, given = (torch.empty(t.shape, device="meta") for t in (x, source))
     aten.scatter_add.default(own, dim, index.to("meta"), given)
 
 
 def check_slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
-    """Raise unless an index has a number for each slice of a source, and these are like x's."""
+    """Raise unless the index has one entry per slice of the source, with slices shaped as x's."""
     if index.dim() > 1 or index.is_floating_point() or index.dtype is torch.bool:
         raise RuntimeError(
             f"{name}: index must be a vector of integers, got {index.dtype} of shape "
@@ -46,11 +46,11 @@ def check_slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 
 
 def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """Values [m, ...] summed where their places [m] are equal; each place then appears once."""
+    """Sum values [m, ...] with equal indices `place` [m]; return sums and unique indices."""
     order = torch.argsort(place, stable=True)
     place, values = place[order], values[order]
     while len(place) > 1:
-        # Position inside the run of equal places: odd ones are added to the one before.
+        # Within a run of equal indices, values of odd rank are added to their predecessors.
         index = torch.arange(len(place), device=place.device)
         first = torch.ones_like(place, dtype=torch.bool)
         first[1:] = place[1:] != place[:-1]
@@ -67,13 +67,13 @@ def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
-    """x [r, ...] with values [m, ...] added to its rows `place` [m]."""
+    """Return x [r, ...] with values [m, ...] added to its rows `place` [m]."""
     if len(place) == 0 or place.is_meta:
         return wrap(aligned(x, values)[0]).clone()
-    # A place and its negative form would be two places.
+    # Negative indices are refused: they would not be merged with their positive form.
     if bool(((place < 0) | (place >= x.shape[0])).any()):
         raise IndexError(
-            f"index out of range: allowed are 0 to {x.shape[0] - 1}, got {int(place.min())} to "
+            f"index out of range: expected 0 to {x.shape[0] - 1}, got {int(place.min())} to "
             f"{int(place.max())}"
         )
     own, v = aligned(x, values)
@@ -99,7 +99,7 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1
 def index_put(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """x with x[indices] = values, or += values."""
+    """Return x after x[indices] = values, or += values with `accumulate`."""
     if not accumulate:
         out = x.clone()
         aten.index_put_.default(out, list(indices), values)
@@ -132,7 +132,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 def embedding_dense_backward(
     grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_by_freq: bool
 ) -> Tensor:
-    """The gradient of an embedding's weight."""
+    """Return the gradient of an embedding's weight."""
     if scale_by_freq:
         raise NotImplementedError("embedding: scale_grad_by_freq is not supported on MCFTensor")
     width = grad.shape[-1]

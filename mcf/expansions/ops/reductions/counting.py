@@ -1,4 +1,4 @@
-"""What occurs how often: modes, counts with weights, histograms with given edges, drawn places."""
+"""Implement `mode`, `bincount`, `histogram` and `multinomial`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ aten = torch.ops.aten
 
 @implements(aten.mode.default)
 def mode(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Any, Tensor]:
-    """The value that occurs most often, of several the smallest, and the index of its last place.
+    """Return the most frequent value (the smallest of several) and its last index.
 
-    As in torch a NaN equals nothing, not even another NaN.
+    As in PyTorch a NaN equals nothing, not even another NaN.
     """
     along(x.shape or (1,), dim)
     if x.dim() == 0:
@@ -33,7 +33,7 @@ def mode(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Any, Tenso
     begins = torch.ones(values.shape, dtype=torch.bool, device=x.device)
     begins[..., 1:] = values[..., 1:] != values[..., :-1]
     start = torch.where(begins, count, 0).cummax(-1).values
-    # The first of the longest runs, at its end.
+    # The end of the first of the longest runs.
     best = (count - start).argmax(-1, keepdim=True)
     value, index = values.gather(-1, best), places.gather(-1, best)
     if keepdim:
@@ -43,7 +43,7 @@ def mode(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Any, Tenso
 
 @implements(torch.bincount, Tensor.bincount)
 def bincount(input: Tensor, weights: Any = None, minlength: int = 0) -> Any:
-    """The sum of the weights of each whole number, in the weights' format."""
+    """Return the sum of the weights for each integer, in the weights' format."""
     if isinstance(input, MCFTensor):
         raise RuntimeError("bincount: input must be a tensor of integers, got an mcf.MCFTensor")
     if input.dim() != 1 or weights.shape != input.shape:
@@ -61,11 +61,11 @@ def bincount(input: Tensor, weights: Any = None, minlength: int = 0) -> Any:
 def histogram(
     input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
 ) -> Any:
-    """Counts or sums of weights between edges; the last part has its upper edge, too.
+    """Return counts or sums of weights between edges; the last bin includes its upper edge.
 
-    `bins` are the edges, ascending, or how many equal parts `range` has, by default from the
-    smallest to the largest element. The edges are rounded once. With `density` the counts are
-    divided by their sum and the width of the part.
+    `bins` are ascending edges, or the number of equal bins of `range`, by default from the smallest
+    to the largest element. The edges are rounded once. With `density` the counts are divided by
+    their sum and the width of the bin.
     """
     like = (
         input if isinstance(input, MCFTensor) else bins if isinstance(bins, MCFTensor) else weight
@@ -91,8 +91,8 @@ def _edges(x: Any, bins: Any, ends: Any, like: MCFTensor) -> Any:
     if isinstance(bins, Tensor):
         if ends is not None or bins.dim() != 1 or bins.numel() < 2 or not (bins.diff() >= 0).all():
             raise RuntimeError(
-                "histogram: edges must be a tensor of one dimension with at least two ascending "
-                "numbers and no range beside it"
+                "histogram: edges must be a one-dimensional tensor of at least two ascending "
+                "numbers, and range must be None"
             )
         return bins.detach() + like.new_zeros(())
     if not isinstance(bins, int) or bins < 1:
@@ -112,11 +112,11 @@ def _edges(x: Any, bins: Any, ends: Any, like: MCFTensor) -> Any:
 def multinomial(
     input: Any, num_samples: int, replacement: bool = False, *, generator: Any = None
 ) -> Tensor:
-    """Places drawn in proportion to the weights in a row, with all bits of the weights.
+    """Draw indices in proportion to the weights in a row, using all bits of the weights.
 
-    With replacement by the cumulated weights, without by the smallest of e / w with e exponential
-    (Efraimidis and Spirakis 2006, doi:10.1016/j.ipl.2005.11.003). The numbers are drawn by torch's
-    generator and are others than those for a plain tensor.
+    With replacement, indices are searched in the cumulative weights. Without, they are those of the
+    smallest e / w, with e exponential (Efraimidis and Spirakis 2006,
+    doi:10.1016/j.ipl.2005.11.003). For one seed the result differs from that for plain tensors.
     """
     weights = input.detach()
     if weights.dim() not in (1, 2):
@@ -135,7 +135,7 @@ def multinomial(
         total = weights.cumsum(-1)
         drawn = uniform(total[..., :1].expand(*weights.shape[:-1], num_samples), generator)
         target = drawn * total[..., -1:]
-        # Rounding may take a target to the sum itself.
+        # Rounding may give a target equal to the total.
         last = (weights > 0).to(torch.int8).flip(-1).argmax(-1, keepdim=True)
         place = torch.searchsorted(total, target, right=True)
         return torch.minimum(place, categories - 1 - last)
@@ -143,7 +143,7 @@ def multinomial(
         raise RuntimeError(
             f"multinomial: without replacement each row needs {num_samples} numbers above 0"
         )
-    # log(1 - u) is 0 only for u = 0: one in 2^(terms p) draws, which then comes first.
+    # log(1 - u) is 0 only for u = 0, with probability 2^(-terms p); that draw then comes first.
     keys = -torch.log1p(-uniform(weights, generator))
     keys = torch.where(weights > 0, keys / torch.where(weights > 0, weights, 1), torch.inf)
     return keys.topk(num_samples, largest=False).indices

@@ -1,4 +1,4 @@
-"""Sums of exponentials: softmax, and logarithms of such sums."""
+"""Implement softmax, logsumexp and related functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @implements(aten._softmax.default)
 def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
-    """exp(x_i) / sum_j exp(x_j)."""
+    """Return exp(x_i) / sum_j exp(x_j)."""
     few = along("softmax", x, dim)
     if few is not None:
         return few
@@ -37,7 +37,7 @@ def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
 
 @implements(aten._log_softmax.default)
 def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
-    """x_i - logsumexp(x)."""
+    """Return x_i - logsumexp(x)."""
     few = along("log_softmax", x, dim)
     if few is not None:
         return few
@@ -47,18 +47,18 @@ def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTenso
 
 
 def _trivial(name: str, x: MCFTensor, dim: int, value: float) -> MCFTensor:
-    """Of a single element, whatever it is, or of none."""
+    """Handle zero-dimensional and empty tensors."""
     last = max(x.dim(), 1)
     if not -last <= dim < last:
         raise IndexError(f"{name}: dim must be in [{-last}, {last - 1}], got {dim}")
-    # NaN for infinities and NaN, as their difference with themselves.
+    # x - x is NaN for infinities and NaN.
     zero: Any = x - x
     return zero + value  # type: ignore[no-any-return]
 
 
 @implements(aten._safe_softmax.default)
 def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    """The softmax, 0 where all elements are -inf."""
+    """Return the softmax, 0 where all elements are -inf."""
     given: Any = x if dtype is None else x.to(dtype)
     out = given.softmax(dim)
     return torch.where((given == -torch.inf).all(dim, keepdim=True), 0, out)
@@ -66,7 +66,7 @@ def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> An
 
 @implements(aten.logsumexp.default)
 def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTensor:
-    """log(sum_j exp(x_j)) over some dimensions."""
+    """Return log(sum_j exp(x_j)) over some dimensions."""
     if len(dim) == 1:
         few = along("logsumexp", x, dim[0], keepdim)
         if few is not None:
@@ -93,25 +93,25 @@ def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTen
 
 @implements(aten._softmax_backward_data.default)
 def softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype) -> Any:
-    """result (grad - sum(grad result))."""
+    """Return result (grad - sum(grad result))."""
     weighted = grad * result
     return weighted - result * weighted.sum(dim, keepdim=True)
 
 
 @implements(aten._log_softmax_backward_data.default)
 def log_softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype) -> Any:
-    """grad - exp(result) sum(grad)."""
+    """Return grad - exp(result) sum(grad)."""
     return grad - result.exp() * grad.sum(dim, keepdim=True)
 
 
 def _log_of_sum(o: Any, a: Any, b: Any) -> Any:
-    # Equal ones, infinities among them, have no difference.
+    # Equal operands have gap 0, including infinities, whose difference is NaN.
     gap = o(WHERE, o(EQ, a, b), 0, o(COPYSIGN, o(SUB, a, b), -1.0))
     return o(ADD, o(MAXIMUM, a, b), o(Formula("log1p"), o(Formula("exp"), gap)))
 
 
 class _LogAddExp(torch.autograd.Function):
-    """log(exp(a) + exp(b)), whose derivatives are sigmoid(a - b) and sigmoid(b - a)."""
+    """log(exp(a) + exp(b)) with the derivatives sigmoid(a - b) and sigmoid(b - a)."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class _LogAddExp(torch.autograd.Function):
 
 @implements(torch.logaddexp, Tensor.logaddexp, aten.logaddexp.default)
 def logaddexp(x: Any, y: Any) -> Any:
-    """log(exp(x) + exp(y))."""
+    """Return log(exp(x) + exp(y))."""
     if not recorded(x) and not recorded(y):
         return composed(_log_of_sum, x, y)
     return _LogAddExp.apply(*map(promote, (x, y)))  # type: ignore[no-untyped-call]
@@ -136,7 +136,7 @@ def logaddexp(x: Any, y: Any) -> Any:
 
 @implements(torch.logaddexp2, Tensor.logaddexp2, aten.logaddexp2.default)
 def logaddexp2(x: Any, y: Any) -> Any:
-    """log2(2**x + 2**y)."""
+    """Return log2(2**x + 2**y)."""
     a, b = map(promote, (x, y))
     same = a == b
     top = torch.maximum(a, b)

@@ -1,4 +1,4 @@
-"""The largest and the smallest by value."""
+"""Implement maximum and minimum reductions by value."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ aten = torch.ops.aten
 
 
 def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
-    """The first index along a dimension, kept, of the largest or smallest; NaN wins."""
+    """Return the first index of the extreme along a dimension, with keepdim; NaN wins."""
     found = _by_first(x, dim, largest)
     return _by_all(x, dim, largest) if found is None else found[0]
 
 
 def _by_all(x: MCFTensor, dim: int, largest: bool) -> Tensor:
-    """The same where first components do not decide rows one by one."""
+    """Return the indices of extremes like `_extreme`, without the loop over first components."""
     if decided(x.components[0]) and not unseen(x):
         some = extremes(x.components[0], largest)
         if some.numel() == 1:
@@ -39,16 +39,16 @@ def _by_all(x: MCFTensor, dim: int, largest: bool) -> Tensor:
     return _among(x, dim, largest) if found is None else found
 
 
-# Elements whose first components are looked at alone.
+# Fewest elements for which first components are compared alone.
 _MANY = 1 << 12
 
 
 def _by_first(
     x: MCFTensor, dim: int, largest: bool, moved: bool = False
 ) -> tuple[Tensor, list[Tensor] | None] | None:
-    """The same, and the components there where they are `moved` along.
+    """Return the indices of extremes like `_extreme`, and the components there if `moved`.
 
-    None where first components do not decide most rows, or no executor has a loop for it.
+    Return None if first components do not decide most rows, or no executor has the loop.
     """
     if not x.ndim or x.numel() < _MANY or unseen(x):
         return None
@@ -62,7 +62,7 @@ def _by_first(
     moves = parts if moved else []
     out = [torch.empty(shape, dtype=c.dtype, device=c.device) for c in moves]
     options = fmt.p, fmt.emin - fmt.p + 1
-    # Of 16 bits sums are looked at.
+    # In 16-bit formats all components are summed and compared.
     looked = parts if fmt in (BF16, FP16) else parts[:1]
     name = "highest" if largest else "lowest"
     task = RowTask(name, len(looked), len(moves), options, inner, format=fmt, keys=fmt)
@@ -82,14 +82,14 @@ def _by_first(
     return index, out or None
 
 
-# Elements of a long row that are a row of their own.
+# Piece size into which a long row is cut.
 _PIECE = 1 << 11
 
 
 def _by_pieces(
     x: MCFTensor, largest: bool, moved: bool
 ) -> tuple[Tensor, list[Tensor] | None] | None:
-    """The same of one row: first the extremes of its pieces."""
+    """Return the extreme of one long row like `_by_first`, from the extremes of its pieces."""
     pieces = x.numel() // _PIECE
     if pieces < 2:
         return None
@@ -102,13 +102,13 @@ def _by_pieces(
     places = torch.arange(0, whole, _PIECE, device=x.device) + found[0].view(-1)
     places = torch.cat([places, torch.arange(whole, x.numel(), device=x.device)])
     some = [torch.cat([a.view(-1), c[whole:]]) for a, c in zip(found[1], x.components, strict=True)]
-    # The first of equal pieces has the first of equal numbers.
+    # Ties go to the first piece, which holds the first index.
     index = places[_by_all(wrap(some), 0, largest)]
     return index, [c[index] for c in x.components] if moved else None
 
 
 def _by_loop(x: MCFTensor, dim: int, largest: bool) -> Tensor | None:
-    """The same by an executor's loop over rows; None where it has none."""
+    """Return the indices of extremes by an executor's loop over rows; None if unsupported."""
     count, inner = along(x.shape, dim)
     keys = [k.to(torch.float64).contiguous() for k in canonical(x)]
     shape = list(x.shape)
@@ -124,7 +124,7 @@ def _by_loop(x: MCFTensor, dim: int, largest: bool) -> Tensor | None:
 
 
 def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
-    """The same by all components."""
+    """Return the indices of extremes by comparing one component after the other."""
     best = torch.amax if largest else torch.amin
     worst = -torch.inf if largest else torch.inf
     among: Tensor | None = None
@@ -199,7 +199,7 @@ def _over(largest: bool, function: str) -> Any:
         found: Any = x
         for d in reversed(Rows.of(x.shape, dim).dims):
             found, _ = along(found, d, keepdim)
-        # An operator below autograd returns a new tensor, for a number too.
+        # An operator below autograd must return a new tensor, also for zero dimensions.
         return x.clone() if found is x else found  # type: ignore[no-any-return]
 
     return over
@@ -215,7 +215,7 @@ implements(aten.min.default)(lambda x: _over(False, "min")(x))
 def aminmax(
     x: MCFTensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest."""
+    """Return the smallest and the largest element."""
     if dim is None and x.numel() == 0:
         raise RuntimeError(
             "aminmax(): cannot compute aminmax over an empty dimension as the operation has no "

@@ -1,4 +1,4 @@
-"""Counts of numbers in equal parts of an interval."""
+"""Implement `torch.histc`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from mcf.expansions.dispatch.registry import implements
 
 @implements(torch.histc, Tensor.histc)
 def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    """How many elements lie in each of `bins` equal parts of [min, max], in the input's format.
+    """Return the number of elements in each of `bins` equal parts of [min, max].
 
-    The number of a part is floor((x - min) bins / (max - min)), of max the last; other elements and
-    NaN are not counted. With min = max the interval is that of the elements.
+    The bin of x is floor((x - min) bins / (max - min)); max itself is in the last bin. Other
+    elements and NaN are not counted. If min = max the interval is that of the elements. The counts
+    have the input's format.
     """
     if not isinstance(bins, int) or bins < 1:
         raise RuntimeError(f"histc: bins must be at least 1, got {bins}")

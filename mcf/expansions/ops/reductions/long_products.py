@@ -1,8 +1,8 @@
-"""Derivatives of products of many numbers, without leaving the range on the way.
+"""Implement derivatives of products of many numbers, without intermediate overflow.
 
-The derivative of a product by one factor is the product of the others, and torch divides the
-product by the factor. Products of some factors may overflow or underflow where the derivative does
-not. So numbers are m 2^e here, with 1/2 <= |m| < 1 and whole e, until the last step.
+The derivative of a product by one factor is the product of the others; PyTorch divides the product
+by the factor. Partial products may over- or underflow where the derivative does not. So numbers are
+stored as m 2^e, with 1/2 <= |m| < 1 and integer e, until the last step.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mcf.kernels.formats import format_of
 Number = tuple[Any, Tensor]
 # The exponent of zero, below that of any product.
 _NONE = -(1 << 40)
-# Larger exponents are those of 0 and infinity in every format.
+# Beyond this exponent all results are 0 or infinity in every format.
 _FAR = 4096
 
 
 def _split(x: Any, exponent: Tensor | int = 0) -> Number:
-    """Return x 2^exponent with its mantissa from 1/2 to 1, where it is finite."""
+    """Return x 2^exponent with a mantissa in [1/2, 1) if it is finite."""
     e = exponents(x)
-    # Subnormal numbers, whose inverse power of two is out of the range, take two steps.
+    # Subnormal numbers need two steps: their inverse power of two is out of range.
     half = e // 2
     dtype = x.dtype
     mantissa = x * power_of_two(-half, dtype) * power_of_two(half - e, dtype)
@@ -62,7 +62,10 @@ def _products(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _linear(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return s -> d (b + a s) + c for s -> a s + b and s -> d s + c, each as a, b in two parts."""
+    """Compose linear maps: return s -> d (a s + b) + c for s -> a s + b, then s -> d s + c.
+
+    Each coefficient is stored as mantissa and exponent.
+    """
     factor: Number = (y[0], y[1])
     return (
         *_normalised(_times((x[0], x[1]), factor)),
@@ -75,7 +78,7 @@ def _before(x: Number) -> Number:
     m, e = x
     fmt, count = format_of(m.dtype), m.shape[-1]
     if count < fmt.emax - fmt.p * (m.terms + 1):
-        # As many halves have all their components.
+        # A product of this many mantissas cannot underflow in any component.
         m, e = m.cumprod(-1), e.cumsum(-1)
     else:
         m, e = running(_products, x)
@@ -93,12 +96,12 @@ def _reversed(x: Number) -> Number:
 def _stays_inside(x: Any, grad: Any = None) -> bool:
     """Return whether products of elements along the last dimension stay far inside the range.
 
-    Then mantissas and exponents apart would have the bits that the numbers themselves have.
+    Then the plain computation has the same bits as that with separate exponents.
     """
     if unseen(x.detach().components[0]):
         return False
     e = exponents(x)
-    # Bits on both sides of 1, of which a number has 2^(e - 1) to 2^e.
+    # Largest |log2| of a number, rounded up: it is in [2^(e - 1), 2^e).
     width = torch.maximum(e, 1 - e).sum(-1).max()
     if grad is not None:
         width = width + exponents(grad).abs().max() + x.shape[-1].bit_length() + 1
@@ -113,7 +116,7 @@ def _products_before(x: Any) -> Any:
 
 
 def _linear_inside(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`_linear` of numbers as they are."""
+    """Compose linear maps as `_linear`, without separate exponents."""
     return x[0] * y[0], x[1] * y[0] + y[1]
 
 
@@ -132,7 +135,7 @@ def running_products_slope(x: Any, grad: Any) -> Any:
     With g = grad it is p_j s_j, where p_j is the product of the elements before j and
     s_j = g_j + x_(j + 1) s_(j + 1).
     """
-    # The factor of the last element multiplies nothing.
+    # No sum follows the last element.
     count = x.shape[-1] - 1
     if _stays_inside(x, grad):
         last = x.flip(-1)
@@ -169,7 +172,7 @@ class _Product(torch.autograd.Function):
         else:
             slope = products_of_others(x.movedim(dim, -1)).movedim(-1, dim)
             grad = grad if keepdim else grad.unsqueeze(dim)
-        # A NaN stays visible at its place, too.
+        # The gradient at a NaN is NaN.
         return grad * torch.where(x.isnan(), x, slope), None, None
 
 

@@ -1,7 +1,7 @@
-"""Variances, standard deviations and products with derivatives in expansion arithmetic.
+"""Implement variances, standard deviations and correlations, with derivatives.
 
-torch's own derivatives of these have a factor rounded to double precision, or need operators that
-expansion tensors do not have.
+PyTorch's derivatives contain a factor rounded to double precision, or need operators that expansion
+tensors lack.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _gap(x: Tensor, dim: Dims) -> Tensor:
 
 
 def _kept(t: Tensor, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    """A result with the dimensions that it lost."""
+    """Restore the reduced dimensions of a result as size 1."""
     if keepdim or dim is None or dim == () or x.ndim == 0:
         return t
     dims = {d % x.ndim for d in ((dim,) if isinstance(dim, int) else dim)}
@@ -43,7 +43,7 @@ def _kept(t: Tensor, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
 
 
 class _Var(torch.autograd.Function):
-    """The variance; d/dx = 2 (x - mean) / (count - correction)."""
+    """Variance with the derivative 2 (x - mean) / (count - correction)."""
 
     computed = staticmethod(reductions.var)
 
@@ -65,7 +65,10 @@ class _Var(torch.autograd.Function):
 
 
 class _Std(torch.autograd.Function):
-    """The standard deviation; d/dx = (x - mean) / ((count - correction) std), 0 where std is 0."""
+    """Standard deviation with the derivative (x - mean) / ((count - correction) std).
+
+    The derivative is 0 where std is 0.
+    """
 
     computed = staticmethod(reductions.std)
 
@@ -88,7 +91,7 @@ class _Std(torch.autograd.Function):
         if scale is not None:
             gap = gap * scale
         if gap.dtype is not x.dtype or scale is not None:
-            # The gap has the same distances from its mean, whose digits are all there.
+            # Recompute std from the scaled gap, in its format.
             result = torch.std(gap, dims, correction=correction, keepdim=True)
         zero = result == 0
         share = torch.where(zero, 0, _kept(roomy(grad), x, dim, keepdim))
@@ -118,13 +121,13 @@ def _moment(
 
 @implements(torch.var, Tensor.var)
 def var(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The variance."""
+    """Return the variance."""
     return _moment(_Var, input, *args, **kwargs)
 
 
 @implements(torch.std, Tensor.std)
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The standard deviation."""
+    """Return the standard deviation."""
     return _moment(_Std, input, *args, **kwargs)
 
 
@@ -140,19 +143,19 @@ def _with_mean(moment: Any, input: Tensor, args: Any, kwargs: Any) -> tuple[Tens
 
 @implements(torch.var_mean)
 def var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """The variance and the mean."""
+    """Return the variance and the mean."""
     return _with_mean(var, input, args, kwargs)
 
 
 @implements(torch.std_mean)
 def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean."""
+    """Return the standard deviation and the mean."""
     return _with_mean(std, input, args, kwargs)
 
 
 @implements(torch.corrcoef, Tensor.corrcoef)
 def corrcoef(input: Tensor) -> Tensor:
-    """Return the correlations of rows, whose variances may lie beyond the range."""
+    """Return the correlations of rows, even if their variances would overflow."""
     x = roomy(input)
     scale = row_scale(x, [-1]) if x.dim() else None
     found = forward(torch.corrcoef, (x if scale is None else x * scale,), {})
@@ -161,9 +164,9 @@ def corrcoef(input: Tensor) -> Tensor:
 
 @implements(torch.cumulative_trapezoid)
 def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Any:
-    """Return the running integral by trapezoids, in float32 for float16."""
+    """Return the running integral by trapezoids, computed in float32 for float16."""
     if x is not None and dx is not None:
-        raise TypeError("cumulative_trapezoid: give x or dx, not both")
+        raise TypeError("cumulative_trapezoid: pass x or dx, not both")
     rest = {} if dx is None else {"dx": dx}
     given = (roomy(y),) if x is None else (roomy(y), roomy(x))
     found = forward(torch.cumulative_trapezoid, given, {**rest, "dim": dim})

@@ -1,4 +1,4 @@
-"""Implement the aten operators that torch's layer, group and batch norm call."""
+"""Implement the aten operators that PyTorch's layer, group and batch norm call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def _moments(x: Any, dims: Sequence[int], eps: float, keepdim: bool = True) -> tuple[Any, Any]:
-    """Return what torch keeps for derivatives: mean and 1 / sqrt(var + eps)."""
+    """Return the statistics that PyTorch saves for derivatives: mean and 1 / sqrt(var + eps)."""
     mean = roomy(x).mean(dims, keepdim=True)
     found = mean_square(x - mean, dims, eps)
     scale = found.total.rsqrt()
@@ -29,7 +29,7 @@ def _moments(x: Any, dims: Sequence[int], eps: float, keepdim: bool = True) -> t
 
 @implements(aten.native_layer_norm.default)
 def layer_norm(x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
-    """`layer_norm`, mean and 1 / sqrt(var + eps)."""
+    """Return `layer_norm`, mean and 1 / sqrt(var + eps)."""
     dims = range(x.dim() - len(shape), x.dim())
     found = above(torch.layer_norm, x, list(shape), weight, bias, eps)
     return (found, *above(_moments, x, list(dims), eps))
@@ -39,10 +39,10 @@ def layer_norm(x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> tup
 def layer_norm_backward(
     grad: Tensor, x: Tensor, shape: Any, mean: Any, scale: Any, weight: Any, bias: Any, wanted: Any
 ) -> tuple[Any, ...]:
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
 
     def normed(x: Any, w: Any, b: Any) -> Any:
-        # eps is not among the arguments.
+        # eps is not an argument of the operator, so use `scale`.
         out = _normed(roomy(x), scale, dims)
         out = out if w is None else out * w
         return fitted(out if b is None else out + b, grad)
@@ -52,9 +52,9 @@ def layer_norm_backward(
 
 
 def _normed(x: Any, scale: Any, dims: Sequence[int]) -> Any:
-    """Return (x - mean) times a given 1 / sqrt(var + eps).
+    """Return (x - mean) scale, with scale = 1 / sqrt(var + eps).
 
-    The derivative of the latter is -scale^3 / 2 times that of var.
+    The derivative of scale is -scale^3 / 2 times that of var.
     """
     found = mean_square(x - x.mean(dims, keepdim=True), dims)
     scale, var = roomy(scale), found.square
@@ -66,7 +66,7 @@ def _normed(x: Any, scale: Any, dims: Sequence[int]) -> Any:
 def group_norm(
     x: Tensor, weight: Any, bias: Any, n: int, c: int, space: int, group: int, eps: float
 ) -> tuple[Any, ...]:
-    """`group_norm`, mean and 1 / sqrt(var + eps) of each group."""
+    """Return `group_norm`, mean and 1 / sqrt(var + eps) of each group."""
     count = c // group * space
     rounded = (count & (count - 1) and wide(x)) or x.dtype is torch.float16
     if rounded and transformed():
@@ -85,7 +85,7 @@ def group_norm_backward(
     grad: Tensor, x: Tensor, mean: Any, scale: Any, weight: Any, n: int, c: int, space: int,
     group: int, wanted: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
 
     def normed(x: Any, w: Any, b: Any) -> Any:
         rows = roomy(x).reshape(n, group, c // group * space)
@@ -103,8 +103,8 @@ def _batch_dims(x: Any) -> list[int]:
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    # Torch keeps running statistics for the derivative, which in training has no use of them, and
-    # does not count that it writes to them.
+    # PyTorch saves running statistics for the derivative, although training does not use them, and
+    # does not bump their version when it writes to them.
     kept = [t for t in (mean, var) if t is not None]
     with torch.autograd._unsafe_preserve_version_counter(tuple(kept)):  # type: ignore[attr-defined]
         found = above(torch.batch_norm, x, weight, bias, mean, var, training, momentum, eps, False)
@@ -120,7 +120,7 @@ implements(aten.native_batch_norm.default, aten._native_batch_norm_legit.default
 def batch_norm_alone(
     x: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    """Without running statistics."""
+    """Return `_batch_norm` without running statistics."""
     return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
 
 
@@ -128,7 +128,7 @@ def batch_norm_alone(
 def batch_norm_kept(
     x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    """By running statistics."""
+    """Return `_batch_norm` by running statistics."""
     return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
 
 
@@ -137,11 +137,11 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, kept_mean: Any, kept_scale: Any,
     training: bool, eps: float, wanted: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     count = x.shape[1]
 
     def normed(x: Any, w: Any, b: Any) -> Any:
-        # A training's statistics are not moved again.
+        # In training, running statistics must not be updated again.
         kept = (None if training else mean, None if training else var)
         return torch.batch_norm(x, w, b, kept[0], kept[1], training, 0.0, eps, False)
 

@@ -1,7 +1,7 @@
-"""Vector norms with derivatives at every scale, and what is divided by them.
+"""Implement vector norms with derivatives that do not overflow, and normalisation by them.
 
-torch's derivative of (sum |x|^p)^(1/p) is |x|^(p-1) / norm^(p-1), two powers that leave the range
-of numbers whose quotient does not. Here it is a power of the quotient, of rows times a power of two
+PyTorch's derivative of (sum |x|^p)^(1/p) is |x|^(p-1) / norm^(p-1), two powers that may overflow
+where the quotient does not. Here it is a power of the quotient, with rows scaled by a power of two
 (`mcf.expansions.launch.row_scales`).
 """
 
@@ -38,7 +38,7 @@ def _listed(x: Any, dim: Dims) -> list[int]:
 
 
 class _Norm(torch.autograd.Function):
-    """A p-norm for p other than 0, 1 and infinities; d/dx = sign(x) (|x| / norm)^(p - 1)."""
+    """p-norm for p other than 0, 1 and +-inf, with the derivative sign(x) (|x| / norm)^(p - 1)."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, p: float, dims: list[int]) -> Any:
@@ -59,7 +59,7 @@ class _Norm(torch.autograd.Function):
 
 
 def _pulled(grad: Any, x: Any, norm: Any, p: float) -> Any:
-    """Return the gradient of a norm's arguments, 0 where torch has 0: beside a norm of 0."""
+    """Return the gradient of a norm's argument; like PyTorch 0 where the norm is 0."""
     zero = norm == 0
     unit = torch.where(zero, 1, norm)
     if p == 2:
@@ -67,12 +67,12 @@ def _pulled(grad: Any, x: Any, norm: Any, p: float) -> Any:
     size = x.abs()
     if p > 1:
         return grad * torch.sgn(x) * power(size / unit, Fraction(p) - 1)
-    # A quotient of at most 1 for p < 0; infinite at 0 for p > 0, where torch has 0.
+    # For p < 0 the quotient is at most 1; for 0 < p < 1 PyTorch's derivative at x = 0 is 0.
     return grad * torch.sgn(x) * power(norm / torch.where(size == 0, 1, size), 1 - Fraction(p))
 
 
 def power(x: Any, exponent: Fraction) -> Any:
-    """Return x to an exponent that may be no float."""
+    """Return x**exponent for an exponent that may not be a float."""
     whole = float(exponent)
     return torch.pow(x, whole if whole == exponent else in_format(exponent, x))
 
@@ -98,7 +98,7 @@ def vector_norm(
 
 
 def _of_singular_values(A: Any, ord: Any, matrix: bool) -> bool:
-    """Return whether torch would refuse such a norm in the format of A, which has 16 bits."""
+    """Return whether PyTorch would refuse this norm for the 16-bit format of A."""
     narrow = A.dtype in (torch.bfloat16, torch.float16)
     return narrow and matrix and ord in (2, -2, "nuc")
 
@@ -130,7 +130,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, *args: Any, **kwargs: Any) ->
 def old_norm(
     input: Any, p: Any = "fro", dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
-    """Return the norm of all dimensions given, which for "nuc" are a matrix's."""
+    """Return the norm over all dimensions in `dim`; for "nuc" those of a matrix."""
     if p == "nuc":
         wide = input.float() if _of_singular_values(input, p, True) else input
         return forward(torch.norm, (wide, p, dim, keepdim), {"dtype": dtype}).to(input.dtype)
@@ -140,7 +140,7 @@ def old_norm(
 
 
 def _directed(x: Any, p: float, dims: Dims, eps: float) -> Any:
-    """Return rows over their norm, or over eps where that is larger, in float32 for float16."""
+    """Return rows divided by max(norm, eps), in float32 for float16."""
     x, dims = roomy(x), _listed(x, dims)
     scale = None if p == 0 else row_scale(x, dims, eps)
     if scale is None:
@@ -152,7 +152,7 @@ def _directed(x: Any, p: float, dims: Dims, eps: float) -> Any:
 
 @implements(F.normalize)
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Any:
-    """Return x over its p-norm along dimensions, or over eps where that is larger."""
+    """Return x / max(norm, eps) with the p-norm over dimensions."""
     if out is not None:
         return out.copy_(normalize(input.detach(), p, dim, eps))
     return fitted(_directed(input, p, dim, eps), input)
@@ -160,12 +160,12 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out:
 
 @implements(F.cosine_similarity, torch.cosine_similarity)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """Return <x1, x2> over the product of both norms, each at least eps."""
+    """Return <x1, x2> / (max(|x1|, eps) max(|x2|, eps))."""
     return fitted((_directed(x1, 2, dim, eps) * _directed(x2, 2, dim, eps)).sum(dim), x1, x2)
 
 
 def _cosines(x: Any, y: Any) -> Any:
-    """Return the cosines of the angles between rows, 0 beside a row of zeros."""
+    """Return the cosines of the angles between rows; 0 if a row is zero."""
     tiny = torch.finfo(roomy(x).dtype).smallest_normal
     return (_directed(x, 2, -1, tiny) * _directed(y, 2, -1, tiny)).sum(-1)
 
@@ -182,7 +182,7 @@ def cosine_embedding_loss(
 ) -> Any:
     """Return 1 - cos of the angle where the target is 1, max(0, cos - margin) where it is -1.
 
-    torch adds 1e-12 to both squares of lengths, which counts where these are small.
+    PyTorch adds 1e-12 to both squared lengths, which matters for short vectors; this does not.
     """
     if target.dim() > 1 or input1.dim() != target.dim() + 1 or input2.dim() != target.dim() + 1:
         raise RuntimeError(
@@ -227,14 +227,12 @@ def triplet_margin_loss(
 
 @implements(torch.renorm, Tensor.renorm)
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
-    """Return the slices along a dimension, those of a larger norm times maxnorm / (norm + 1e-7).
+    """Return slices along a dimension, scaled by maxnorm / (norm + 1e-7) if their norm is larger.
 
-    The 1e-7 is torch's.
+    The constant 1e-7 is PyTorch's.
     """
     if not (p > 0 and maxnorm >= 0):
-        raise RuntimeError(
-            f"renorm: p must be above 0 and maxnorm from 0, got p={p}, maxnorm={maxnorm}"
-        )
+        raise RuntimeError(f"renorm: p must be > 0 and maxnorm >= 0, got p={p}, maxnorm={maxnorm}")
     if input.dim() < 2:
         raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.dim()}")
     along(input.shape, dim)
@@ -252,7 +250,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
 
 @implements(Tensor.renorm_)
 def renorm_(input: Any, p: float, dim: int, maxnorm: float) -> Any:
-    """Write `renorm` in place."""
+    """Apply `renorm` in place."""
     return input.copy_(renorm(input, p, dim, maxnorm))
 
 

@@ -1,4 +1,4 @@
-"""Quantiles: positions in the sorted values are exact fractions, and so are the weights."""
+"""Implement quantiles, with exact fractions as positions and weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAYS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 def _probabilities(q: Any) -> tuple[list[Fraction], bool]:
-    """The numbers q exactly, and whether they are a list."""
+    """Return the numbers q as fractions, and whether q is a list."""
     if isinstance(q, Tensor):
         q = q.detach()
         given = q.to_fractions() if isinstance(q, MCFTensor) else q.tolist()
@@ -42,7 +42,7 @@ def _probabilities(q: Any) -> tuple[list[Fraction], bool]:
 
 
 def _place(q: Fraction, count: int, way: str) -> tuple[int, Fraction]:
-    """The element below and the weight of the next one, among `count` sorted ones."""
+    """Return the lower index among `count` sorted elements, and the weight of the next one."""
     position = q * max(count - 1, 0)
     low = math.floor(position)
     weight = position - low
@@ -55,19 +55,19 @@ def _place(q: Fraction, count: int, way: str) -> tuple[int, Fraction]:
     return low, Fraction(1, 2) if way == "midpoint" else weight
 
 
-# Of one row of so many elements so many ranks take less time one by one than all in order.
+# In a row of at least MANY elements, selecting up to _RANKS ranks is faster than sorting.
 MANY, _RANKS = 1 << 18, 4
 
 
 def _selected(rows: Any) -> bool:
-    """Whether elements of one row are looked for by rank."""
+    """Return whether elements are selected by rank: one large row."""
     if type(rows) is not MCFTensor or rows.numel() < MANY or watched():
         return False
     return decided(rows.components[0])
 
 
 def _ordered(rows: Any, ranks: int) -> Callable[[Tensor], Any]:
-    """Of ranks, from 0, in each row, the elements that a stable sort would put there."""
+    """Return a function from ranks (from 0) in each row to the elements of a stable sort."""
     if ranks > _RANKS or not _selected(rows):
         ordered = rows.sort(-1).values
         return lambda k: ordered.gather(-1, k[..., None]).squeeze(-1)
@@ -81,7 +81,7 @@ def _ordered(rows: Any, ranks: int) -> Callable[[Tensor], Any]:
 
 
 def _checked(x: Any, q: Any, way: str) -> tuple[list[Fraction], bool]:
-    """The numbers q exactly, and whether they are a list; raises for arguments that are none."""
+    """Return the numbers q as fractions, and whether q is a list; check all arguments."""
     if way not in WAYS:
         raise RuntimeError(f"quantile: interpolation must be one of {WAYS}, got {way!r}")
     wanted = _probabilities(q)
@@ -91,7 +91,7 @@ def _checked(x: Any, q: Any, way: str) -> tuple[list[Fraction], bool]:
 
 
 def _rows(x: Any, dim: int | None) -> tuple[Any, list[int]]:
-    """What the quantiles are of, in rows, and the result's shape with the dimension kept."""
+    """Return x with the reduced dimension last, and the result's shape with keepdim."""
     if dim is None:
         return x.reshape(-1), [1] * x.dim()
     along(x.shape or (1,), dim)
@@ -100,7 +100,7 @@ def _rows(x: Any, dim: int | None) -> tuple[Any, list[int]]:
 
 
 def _between(a: Any, b: Any, weight: Any) -> Any:
-    """A + weight (b - a), without a difference of equal infinities."""
+    """Return a + weight (b - a); a if both are equal, including infinities."""
     same = a == b
     return torch.where(same, a, a + weight * torch.where(same, 0, b - a))
 
@@ -141,7 +141,7 @@ def quantile(
     *,
     interpolation: str = "linear",
 ) -> Any:
-    """The values below which shares q of the elements lie; NaN where there is one."""
+    """Return the q-quantiles; NaN if any element is NaN."""
     return _quantile(input, q, dim, keepdim, interpolation, False)
 
 
@@ -154,12 +154,12 @@ def nanquantile(
     *,
     interpolation: str = "linear",
 ) -> Any:
-    """The quantiles of what is not NaN."""
+    """Return the q-quantiles of the elements that are not NaN."""
     return _quantile(input, q, dim, keepdim, interpolation, True)
 
 
 def _inside(name: str, skip: bool) -> None:
-    """The same where a transform maps x or has its derivative: no number decides anything."""
+    """Register a quantile function for transforms, without control flow that depends on values."""
 
     @implements_inside(name, "default", "scalar")
     def inside(
@@ -168,7 +168,7 @@ def _inside(name: str, skip: bool) -> None:
         if batched(q):
             raise UnsupportedError(
                 f"torch.{name} under torch.func.vmap: q must be a number or a tensor that is not "
-                "mapped, since its places are exact; got a mapped tensor"
+                "mapped, got a mapped tensor"
             )
         wanted, many = _checked(x, held(q), interpolation)
         rows, kept_shape = _rows(x, dim)
@@ -178,7 +178,7 @@ def _inside(name: str, skip: bool) -> None:
         results = []
         for number in wanted:
             if skip:
-                # Of all counts that there may be; an index without dimensions would be a number.
+                # Tabulate all possible counts. A zero-dimensional index would be read as a number.
                 places = [_place(number, c, interpolation) for c in range(count + 1)]
                 index = known.reshape(-1)
                 low = known.new_tensor([low for low, _ in places])[index].reshape(known.shape)
@@ -199,7 +199,7 @@ def _inside(name: str, skip: bool) -> None:
 _inside("quantile", False)
 _inside("nanquantile", True)
 
-# torch's own composition would round q to the components' dtype.
+# PyTorch's own composition would round q to the components' dtype.
 INTO[torch.quantile], INTO[torch.nanquantile] = into(quantile), into(nanquantile)
 
 
@@ -211,9 +211,9 @@ def nanmedian_all(x: Any) -> Any:
 
 @implements(torch.nanmedian, Tensor.nanmedian)
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower median of what is not NaN, along a dimension with its index."""
+    """Return the lower median of elements that are not NaN; along a dimension also its index."""
     if dim is None:
-        # The derivative is torch's, which equal elements share.
+        # PyTorch's derivative is shared by equal elements.
         return forward(torch.nanmedian, (input,), {})
     along(input.shape or (1,), dim)
     if input.dim() == 0:

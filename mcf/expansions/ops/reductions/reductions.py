@@ -1,4 +1,4 @@
-"""Sums, products, norms and moments over dimensions."""
+"""Implement sums, products, norms and moments over dimensions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 def _as_whole(func: Any, x: MCFTensor, dtype: torch.dtype | None, *args: Any) -> Tensor | None:
-    """A reduction to integers or truth values, which x becomes before; None to other dtypes."""
+    """Reduce after conversion to an integer or bool dtype; return None for other dtypes."""
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
         return None
     found: Tensor = func(plain(x, dtype), *args, dtype=dtype)
@@ -43,7 +43,7 @@ def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Component
 def sum_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """The sum over dimensions; all of them for none."""
+    """Return the sum over dimensions, all by default."""
     whole = _as_whole(aten.sum.dim_IntList, x, dtype, dim, keepdim)
     if whole is not None:
         return whole
@@ -55,7 +55,7 @@ def sum_dims(
 
 @implements(aten.sum.default)
 def sum_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The sum of all elements."""
+    """Return the sum of all elements."""
     return sum_dims(x, dtype=dtype)
 
 
@@ -63,7 +63,7 @@ def sum_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
 def mean_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """The mean over dimensions."""
+    """Return the mean over dimensions."""
     whole = _as_whole(aten.mean.dim, x, dtype, dim, keepdim)
     if whole is not None:
         return whole
@@ -75,7 +75,7 @@ def mean_dims(
 
 @implements(aten.mean.default)
 def mean_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The mean of all elements."""
+    """Return the mean of all elements."""
     return mean_dims(x, dtype=dtype)
 
 
@@ -83,7 +83,7 @@ def mean_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
 def prod_dim(
     x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """The product along a dimension."""
+    """Return the product along a dimension."""
     whole = _as_whole(aten.prod.dim_int, x, dtype, dim, keepdim)
     if whole is not None:
         return whole
@@ -97,7 +97,7 @@ def prod_dim(
 
 @implements(aten.prod.default)
 def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The product of all elements."""
+    """Return the product of all elements."""
     whole = _as_whole(aten.prod.default, x, dtype)
     if whole is not None:
         return whole
@@ -109,7 +109,7 @@ def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
 
 @implements(aten.cumsum.default)
 def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Running sums along a dimension."""
+    """Return the running sums along a dimension."""
     whole = _as_whole(aten.cumsum.default, x, dtype, dim)
     if whole is not None:
         return whole
@@ -121,7 +121,7 @@ def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
 
 @implements(aten.cumprod.default)
 def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Running products along a dimension."""
+    """Return the running products along a dimension."""
     whole = _as_whole(aten.cumprod.default, x, dtype, dim)
     if whole is not None:
         return whole
@@ -133,7 +133,7 @@ def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tens
 
 @implements(aten.trace.default)
 def trace(x: MCFTensor) -> Tensor:
-    """The sum of a matrix's diagonal."""
+    """Return the sum of a matrix's diagonal."""
     if x.dim() != 2:
         raise RuntimeError(f"trace: expected a matrix, got {x.dim()} dimensions")
     return sum_all(x.diagonal())  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def _correction(correction: Any) -> float:
 
 @implements(aten.var.correction)
 def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """The variance over dimensions."""
+    """Return the variance over dimensions."""
     few = moment("var", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few
@@ -154,7 +154,7 @@ def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool 
 
 @implements(aten.std.correction)
 def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """The standard deviation over dimensions."""
+    """Return the standard deviation over dimensions."""
     few = moment("std", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few
@@ -165,7 +165,7 @@ def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool 
 def var_mean(
     x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The variance and the mean over dimensions."""
+    """Return the variance and the mean over dimensions."""
     few = moment("var", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few, mean_dims(x, dim, keepdim)
@@ -182,14 +182,14 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The norm over dimensions."""
+    """Return the norm over dimensions."""
     if ord == 2 and (dtype is None or dtype is x.dtype):
         few = moment("norm", x, dim, keepdim)
         if few is not None:
             return few
     given = _components(x, dtype, "linalg.vector_norm")
     if math.isnan(ord):
-        # Torch's: what a power of NaN is, but for one element, whose norm is its size, and none.
+        # As in PyTorch: NaN for several elements, |x| for one and 0 for none.
         sizes = reductions.norm(given, 1.0, dim, keepdim)
         if Rows.of(x.shape, dim).length > 1:
             sizes = (sizes[0] * math.nan, *(c * 0.0 for c in sizes[1:]))
@@ -201,19 +201,19 @@ def vector_norm(
 def std_mean(
     x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean over dimensions."""
+    """Return the standard deviation and the mean over dimensions."""
     return std(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
 
 
 @implements(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
 def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """The vector norm over dimensions, by its old name."""
+    """Return the vector norm over dimensions, under its old name."""
     return vector_norm(x, 2 if p is None else p, dim, keepdim)
 
 
 @implements(aten.dot.default, aten.vdot.default)
 def dot(x: Any, y: Any) -> Tensor:
-    """The dot product of two vectors."""
+    """Return the dot product of two vectors."""
     if x.dim() != 1 or y.dim() != 1:
         raise RuntimeError(f"1D tensors expected, but got {x.dim()}D and {y.dim()}D tensors")
     if x.shape != y.shape:

@@ -1,4 +1,4 @@
-"""Running extremes and running logarithms of sums; sums that pass over NaN."""
+"""Implement `logcumsumexp`, `cummax`, `cummin`, `nansum` and `nanmean`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mcf.kernels.running import running_extremes
 aten = torch.ops.aten
 
 
-# Rows of so many are combined in log2(count) steps of all their elements, fewer launches.
+# Rows up to this length take log2(count) steps over all elements, which needs fewer launches.
 SHORT = 4096
 
 Parts = tuple[Any, ...]
@@ -40,9 +40,9 @@ def _every_other(x: Parts, first: int, count: int) -> Parts:
 
 
 def _doubling(together: Together, x: Parts) -> Parts:
-    """x_0, x_0 x_1, ... of an associative function along the last dimension.
+    """Return x_0, x_0 x_1, ... for an associative function along the last dimension.
 
-    After the step of width k an element has the function of the 2 k up to itself.
+    After the step of width k each element combines the last 2 k elements up to itself.
     """
     count, width = x[0].shape[-1], 1
     while width < count:
@@ -55,11 +55,11 @@ def _doubling(together: Together, x: Parts) -> Parts:
 
 
 def running(together: Together, x: Parts) -> Parts:
-    """Return x_0, x_0 x_1, ... as `_doubling`; of many elements two functions for each of them."""
+    """Return x_0, x_0 x_1, ... as `_doubling`; long rows need two combinations per element."""
     count = x[0].shape[-1]
     if count <= SHORT:
         return _doubling(together, x)
-    # What runs up to the second, fourth, ... is what runs of the pairs; to others one is added.
+    # Scan the pairs to get every second result; the others need one more combination.
     half, rest = count // 2, (count - 1) // 2
     pairs = together(_every_other(x, 0, half), _every_other(x, 1, half))
     even = running(together, pairs)
@@ -77,8 +77,8 @@ def _added(x: Parts, y: Parts) -> Parts:
 
 
 def _sum(o: Any, m: Any, n: Any, s: Any, t: Any) -> Any:
-    """s exp(m - largest) + t exp(n - largest), of which one factor is 1."""
-    # Equal ones, infinities among them, have no difference.
+    """Return s exp(m - k) + t exp(n - k) with k = max(m, n)."""
+    # Equal operands have gap 0, including infinities, whose difference is NaN.
     gap = o(WHERE, o(EQ, m, n), 0, o(COPYSIGN, o(SUB, m, n), -1.0))
     later = o(LT, m, n)
     small, large = o(WHERE, later, s, t), o(WHERE, later, t, s)
@@ -90,13 +90,13 @@ def _larger(o: Any, m: Any, n: Any) -> Any:
 
 
 def _scaled(x: Parts, y: Parts) -> Parts:
-    """Of (m, s) and (n, t) what stands for s exp(m) + t exp(n), with the larger of m and n."""
-    # Plans are kept by formula: one that is made anew would have one for each call.
+    """Combine (m, s) and (n, t) to a pair for s exp(m) + t exp(n), with exponent max(m, n)."""
+    # Launches are cached by formula, so formulas must not be created per call.
     return composed(_larger, x[0], y[0]), composed(_sum, x[0], y[0], x[1], y[1])
 
 
 def _scaled_recorded(x: Parts, y: Parts) -> Parts:
-    """The same for autograd."""
+    """Combine pairs as `_scaled`, in functions that autograd records."""
 
     def of_torch(operation: Any, *values: Any) -> Any:
         return getattr(torch, operation.name)(*values)
@@ -106,12 +106,12 @@ def _scaled_recorded(x: Parts, y: Parts) -> Parts:
 
 @implements(torch.logcumsumexp, Tensor.logcumsumexp, aten.logcumsumexp.default)
 def logcumsumexp(x: Any, dim: int) -> Any:
-    """log(exp(x_0) + ... + exp(x_k)), as a tree.
+    """Return log(exp(x_0) + ... + exp(x_k)) for each k, by a tree of combinations.
 
-    Of more than SHORT elements it is m_k + log(s_k) with m_k the largest so far and s_k the sum of
-    exp(x_i - m_k), from 1 to k + 1: trees of D = 2 log2(count) combinations at most (Brent and Kung
-    1982, doi:10.1109/TC.1982.1675982), each with an exponential of a difference of two elements.
-    With bounds a of a sum, p of a product, e of exp and l of log, to first order,
+    For more than SHORT elements it is m_k + log(s_k), with the running maximum m_k and s_k the sum
+    of exp(x_i - m_k), which is in [1, k + 1]. Trees have depth D <= 2 log2(count) (Brent and Kung
+    1982, doi:10.1109/TC.1982.1675982), with one exponential of a difference per combination. With
+    relative error bounds a of a sum, p of a product, e of exp and l of log, to first order,
 
         |error| <= D (a + p + e) + a log(count) + l log(s_k) + a |result|,
 
@@ -125,7 +125,7 @@ def logcumsumexp(x: Any, dim: int) -> Any:
         return _doubling(_added, (rows,))[0].movedim(-1, dim)
     m = rows.detach().contiguous()
     if recorded(x):
-        # 1 with the derivatives of exp; infinite ones have no difference.
+        # Value 1 with the derivative of exp; 0 replaces the NaN difference of infinities.
         ones: Any = torch.where(m.isfinite(), rows - m, 0).exp()
         m, s = running(_scaled_recorded, (m, ones))
     else:
@@ -134,7 +134,7 @@ def logcumsumexp(x: Any, dim: int) -> Any:
 
 
 def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
-    """Running extremes and where they are, the last of equal ones; NaN stays."""
+    """Return running extremes and their indices, the last of equal ones; NaN propagates."""
     if type(x) is MCFTensor and not recorded(x):
         few = arranged("running_largest" if largest else "running_smallest", x, dim)
         if few is not None:
@@ -153,7 +153,7 @@ def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
 
 
 def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
-    """Numbers and places by an executor's loop over rows; None where it has none for them."""
+    """Return running extremes by an executor's loop over rows; None if unsupported."""
     if type(x) is not MCFTensor or recorded(x):
         return None
     given = list(x.components)
@@ -164,7 +164,7 @@ def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
         return None
     count, inner = along(first.shape, dim)
     given = [c.contiguous() for c in given]
-    # The loop makes keys of pairs itself.
+    # The loop computes keys of pairs itself.
     pairs = len(given) == 2
     keys = given if pairs else [k.contiguous() for k in canonical(wrap(given))]
     index = torch.empty(given[0].shape, dtype=torch.int64, device=first.device)
@@ -179,13 +179,13 @@ def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
 
 @implements(torch.cummax, Tensor.cummax, aten.cummax.default)
 def cummax(x: Any, dim: int) -> Any:
-    """The largest so far and its index."""
+    """Return the running maximum and its index."""
     return torch.return_types.cummax(_extremes(x, dim, True))
 
 
 @implements(torch.cummin, Tensor.cummin, aten.cummin.default)
 def cummin(x: Any, dim: int) -> Any:
-    """The smallest so far and its index."""
+    """Return the running minimum and its index."""
     return torch.return_types.cummin(_extremes(x, dim, False))
 
 
@@ -193,7 +193,7 @@ def cummin(x: Any, dim: int) -> Any:
 def nansum(
     x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """The sum over dimensions of what is not NaN."""
+    """Return the sum over dimensions of elements that are not NaN."""
     kept = torch.where(x.isnan(), 0, x)
     return kept.sum(dim, keepdim=keepdim, dtype=dtype)
 
@@ -202,9 +202,9 @@ def nansum(
 def nanmean(
     x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """The mean over dimensions of what is not NaN."""
+    """Return the mean over dimensions of elements that are not NaN."""
     if dtype is not None and not dtype.is_floating_point:
-        # Torch says that a mean is none of these.
+        # Let PyTorch raise its error.
         torch.nanmean(torch.empty(0, device="cpu"), dtype=dtype)
     count = (~x.isnan()).sum(dim, keepdim=keepdim)
     return nansum(x, dim, keepdim, dtype=dtype) / count

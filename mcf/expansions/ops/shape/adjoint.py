@@ -1,4 +1,4 @@
-"""Derivatives of operators that move elements: sums of gradients where an element went twice."""
+"""Implement derivatives of operators that move elements, which add gradients of copies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ aten = torch.ops.aten
 
 
 def spread(move: Callable[[Tensor], Tensor], grad: Tensor, shape: Sequence[int]) -> Tensor:
-    """The gradient of x of a shape, where y = move(x) and grad that of y.
+    """Return the gradient of x with a shape, given the gradient `grad` of y = move(x).
 
-    `move` is found out on the positions of the elements, from 1; it may bring in zeros.
+    `move` is applied to element numbers, from 1, to learn where elements go; it may insert zeros.
     """
-    # float64, since some of these operators are for floats alone.
+    # float64, since some of these operators support only floats.
     positions = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64, device=grad.device)
     place = move(positions.reshape(list(shape))).reshape(-1).to(torch.int64) - 1
     kept = (place >= 0).nonzero().flatten()
@@ -30,7 +30,7 @@ def spread(move: Callable[[Tensor], Tensor], grad: Tensor, shape: Sequence[int])
 
 @implements(aten.unfold_backward.default)
 def unfold_backward(grad: Tensor, sizes: list[int], dim: int, size: int, step: int) -> Tensor:
-    """Of windows along a dimension."""
+    """Return the gradient of `unfold`: add up windows along a dimension."""
     return spread(lambda x: x.unfold(dim, size, step), grad, sizes)
 
 
@@ -43,7 +43,7 @@ def col2im(
     padding: list[int],
     stride: list[int],
 ) -> Tensor:
-    """Blocks added up where they overlap."""
+    """Combine blocks into an image; overlapping blocks are added."""
     batch = x if x.dim() == 3 else x[None]
     channels = batch.shape[1] // math.prod(kernel_size)
 
@@ -73,7 +73,7 @@ def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> T
 
 @implements(aten.masked_scatter_backward.default)
 def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: list[int]) -> Tensor:
-    """The gradients where the mask holds, in order; zeros for source elements that went unused."""
+    """Return the gradients where the mask is True, in order; 0 for unused source elements."""
     out = grad.new_zeros((math.prod(sizes),))
     taken = grad.masked_select(mask.expand(grad.shape))
     out[: taken.numel()] = taken

@@ -1,4 +1,4 @@
-"""Functions that write into a tensor or make one in its likeness, where torch would round first."""
+"""Implement assignment and filling by numbers that PyTorch would round to the dtype first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcf.kernels.operators import WHERE
 
 @implements(Tensor.__setitem__)
 def setitem(x: Any, index: Any, value: Any) -> None:
-    """x[index] = value; a number is rounded to x's format, not first to its dtype."""
+    """Set x[index] = value; a number is rounded to x's format, not first to its dtype."""
     if _written_at_once(x, index, value):
         return
     if not isinstance(x, MCFTensor):
@@ -35,12 +35,12 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         Tensor.__setitem__(x, index, value)
 
 
-# What says where in a tensor, in a way that no function of torch is asked about.
+# Index types that involve no `__torch_function__`.
 _PLACES = frozenset({int, slice, type(Ellipsis), type(None), Tensor})
 
 
 def _written_at_once(x: Any, index: Any, value: Any) -> bool:
-    """x[index] = value component by component, where nothing records it; whether that was done."""
+    """Set x[index] = value by components if nothing is recorded; return False if unsupported."""
     if type(x) is not MCFTensor or watched() or not writable(x):
         return False
     places = index if type(index) is tuple else (index,)
@@ -50,8 +50,8 @@ def _written_at_once(x: Any, index: Any, value: Any) -> bool:
     first, terms = own["_c0"], own["_terms"]
     parts: Any
     if type(value) is MCFTensor:
-        # Where an index occurs twice, threads may keep other values of one component than of the
-        # next; of one value there are no others.
+        # If an index repeats, threads may choose different values for different components. A
+        # single value is safe.
         given = value.__dict__
         if given["_c0"].numel() > 1 and any(
             type(p) is Tensor and p.dtype is not torch.bool for p in places
@@ -79,7 +79,10 @@ def _written_at_once(x: Any, index: Any, value: Any) -> bool:
 
 
 def _fills(x: Tensor, index: Any, value: Any) -> bool:
-    """Whether a number goes where a mask of x's shape holds: torch would search for the places."""
+    """Return whether `masked_fill_` applies: a number and a mask of x's shape.
+
+    It avoids PyTorch's search for the indices of the mask.
+    """
     return (
         type(index) is Tensor
         and index.dtype is torch.bool
@@ -92,7 +95,7 @@ def _fills(x: Tensor, index: Any, value: Any) -> bool:
 
 @implements(Tensor.copy_)
 def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
-    """target.copy_(source), rounded to nearest; the gradient reaches a plain source rounded."""
+    """Copy the source, rounded to nearest; the gradient of a plain source is rounded too."""
     if not isinstance(target, MCFTensor):
         source = to_plain(source, target.dtype)
     elif isinstance(source, int | float | complex):
@@ -105,7 +108,7 @@ def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
 
 @implements(Tensor.data.__set__)  # type: ignore[attr-defined]
 def set_data(x: Any, value: Any) -> None:
-    """x.data = value: the components are exchanged."""
+    """Set x.data = value by replacing the components."""
     if not isinstance(x, MCFTensor) or not isinstance(value, MCFTensor):
         raise TypeError("x.data of an expansion tensor can only be set to an expansion tensor")
     if (x.dtype, x.shape, x.terms) == (value.dtype, value.shape, value.terms):
@@ -120,7 +123,7 @@ def set_data(x: Any, value: Any) -> None:
 
 
 def _number(x: Any, like: MCFTensor) -> Tensor:
-    """A number in the format of a tensor, plain where one component holds it."""
+    """Convert a number to a tensor's format; plain if one component holds it exactly."""
     if type(x) in (int, float):
         first, second = components_of(x, format_of(like.dtype), 2)
         if not second and (first == x or x != x):
@@ -130,7 +133,7 @@ def _number(x: Any, like: MCFTensor) -> Tensor:
 
 @implements(torch.where)
 def where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """torch.where with numbers rounded to the tensor's format, not first to its dtype."""
+    """Return `torch.where` with numbers rounded to the tensor's format, not first to its dtype."""
     if len(args) == 2 and not kwargs and not (recorded(args[0]) or recorded(args[1])):
         found = selected(WHERE, condition, *args)
         if found is not None:
@@ -143,19 +146,19 @@ def where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 @implements(Tensor.where)
 def where_method(x: Any, condition: Tensor, other: Any) -> Any:
-    """x.where(condition, other)."""
+    """Return `x.where(condition, other)`."""
     return where(condition, x, other)
 
 
 @implements(Tensor.new_tensor)
 def new_tensor(x: Any, data: Any, **options: Any) -> Any:
-    """x.new_tensor(data), in x's format."""
+    """Return `x.new_tensor(data)`, in x's format."""
     return tensor(data, x.terms, **{"dtype": x.dtype, "device": x.device, **options})
 
 
 @implements(torch.full_like)
 def full_like(x: Any, fill_value: Any, **options: Any) -> Any:
-    """torch.full_like; the number may be an expansion."""
+    """Return `torch.full_like`; the number may be an expansion."""
     if not isinstance(fill_value, Tensor):
         return forward(torch.full_like, (x, fill_value), options)
     out = forward(torch.empty_like, (x,), options)
@@ -165,7 +168,7 @@ def full_like(x: Any, fill_value: Any, **options: Any) -> Any:
 
 @implements(Tensor.new_full)
 def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
-    """x.new_full(size, fill_value); the number may be an expansion."""
+    """Return `x.new_full(size, fill_value)`; the number may be an expansion."""
     if not isinstance(fill_value, Tensor):
         return forward(Tensor.new_full, (x, size, fill_value), options)
     out = forward(Tensor.new_empty, (x, size), options)
@@ -184,12 +187,12 @@ def _refuse(function: Any, name: str, instead: str) -> None:
         raise UnsupportedError(f"{name} is not supported on mcf.MCFTensor; {instead}")
 
 
-# torch writes into a plain tensor of its own, which rounds.
+# PyTorch writes into a plain tensor, which would round.
 _refuse(
     torch._C._nn.pad_sequence,
     "torch.nn.utils.rnn.pad_sequence",
     "pad each tensor with torch.nn.functional.pad, then stack",
 )
-# They write to the memory of the tensor, which has none.
+# These access the tensor's own storage, which holds no data.
 _refuse(Tensor.apply_, "torch.Tensor.apply_", "use x.to_fractions() and mcf.tensor")
 _refuse(Tensor.new, "torch.Tensor.new", "use x.new_empty or x.new_tensor")

@@ -1,4 +1,4 @@
-"""Copies, conversions, and tensors made in the likeness of another."""
+"""Implement copies, conversions and factories such as `zeros_like`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ register(
 
 @implements(aten._local_scalar_dense.default)
 def number(x: MCFTensor) -> float:
-    """What torch reads where it takes a Python number: a value of one component, nothing else.
+    """Return the Python number that PyTorch reads; raise unless one component holds the value.
 
-    `x.item()` and `float(x)`, which round as they say, do not come by here.
+    `x.item()` and `float(x)`, which are documented to round, do not call this.
     """
     first, *lower = (c.item() for c in x.components)
     if any(lower):
         raise UnsupportedError(
-            "an expansion tensor stands where torch takes a Python number, and would be rounded; "
-            "give float(x), which rounds, or write it as an operation: x + a * y for torch.add(x, "
+            "expected a Python number, got an expansion tensor, which would be rounded; "
+            "pass float(x), which rounds, or write it as an operation: x + a * y for torch.add(x, "
             "y, alpha=a), mcf.full for torch.full"
         )
     return float(first)
@@ -46,7 +46,7 @@ def number(x: MCFTensor) -> float:
 
 @implements(aten.is_pinned.default)
 def is_pinned(x: MCFTensor, device: Any = None) -> bool:
-    """Whether the components are in pinned memory."""
+    """Return whether the components are in pinned memory."""
     return all(c.is_pinned() for c in x.components)
 
 
@@ -67,7 +67,7 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 @implements(aten._to_copy.default)
 def to_copy(x: MCFTensor, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
-    """A copy with another dtype, device or layout; an integer dtype gives a plain tensor."""
+    """Copy with another dtype, device or layout; an integer dtype gives a plain tensor."""
     dtype = x.dtype if dtype is None else dtype
     if dtype not in FORMATS:
         return aten._to_copy.default(plain(x, dtype), **kwargs)  # type: ignore[no-any-return]
@@ -95,7 +95,7 @@ def fill_(x: Tensor, value: Any) -> Tensor:
 
 @implements(aten.fill.Scalar, aten.fill.Tensor)
 def fill(x: MCFTensor, value: Any) -> Tensor:
-    """A tensor like x with every element a number."""
+    """Return a tensor like x filled with a number."""
     return fill_(wrap([torch.empty_like(c) for c in x.components]), value)
 
 
@@ -115,11 +115,11 @@ def neg_(x: MCFTensor) -> MCFTensor:
 def _on_each(
     function: Callable[[list[Tensor]], Any], one: Callable[[Tensor], Any], targets: Sequence[Tensor]
 ) -> None:
-    """Change all components in one call, so that no interrupt comes between two of them.
+    """Change all components in one call, so that no interrupt can separate them.
 
     Args:
         function: the function of a list, such as `torch._foreach_neg_`.
-        one: the function of a tensor, where transforms and forked children have no such list.
+        one: the function of one tensor, for transforms and forked children without list support.
         targets: the components.
     """
     if watched() or needs_pieces(targets[0]):
@@ -129,14 +129,14 @@ def _on_each(
         function([*targets])
 
 
-# Not by `implements`: it returns the argument itself, with no aliasing to correct.
+# `implements` would correct aliasing; this returns the argument itself.
 OPERATORS[aten.neg_.default] = neg_
 
 
 def _filled(
     func: Any, x: MCFTensor, values: tuple[float, ...] | None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Tensors made like x by `func`, one for each component."""
+    """Create each component by `func`, filled with `values` if these are given."""
     dtype = kwargs.get("dtype") or x.dtype
     if dtype not in FORMATS:
         return func(x.components[0], *args, **kwargs)  # type: ignore[no-any-return]
@@ -164,9 +164,9 @@ _register_likes()
 
 @implements(aten._new_zeros_with_same_feature_meta.default)
 def new_zeros_laid_out_like(x: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
-    """Zeros laid out as another tensor, for a tangent."""
+    """Return zeros with the layout of another tensor, for a tangent."""
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
-        # It would keep a number of each tangent, not what is done with it.
+        # Tracing would record a constant for each tangent, not the operations on it.
         raise UnsupportedError(
             "torch.func.linearize and make_fx do not record tangents of expansion tensors; "
             "torch.func.jvp(f, primals, tangents) computes them"
@@ -179,19 +179,19 @@ def new_zeros_laid_out_like(x: Tensor, other: Tensor, *, self_num_batch_dims: in
 
 @implements(aten.ones_like.default)
 def ones_like(x: MCFTensor, **kwargs: Any) -> Tensor:
-    """Ones."""
+    """Return ones with the format of x."""
     return _filled(aten.ones_like.default, x, (1.0,) + (0.0,) * (x.terms - 1), **kwargs)
 
 
 @implements(aten.new_ones.default)
 def new_ones(x: MCFTensor, size: list[int], **kwargs: Any) -> Tensor:
-    """Ones."""
+    """Return ones with the format of x."""
     return _filled(aten.new_ones.default, x, (1.0,) + (0.0,) * (x.terms - 1), size, **kwargs)
 
 
 @implements(aten.full_like.default)
 def full_like(x: MCFTensor, value: Any, **kwargs: Any) -> Tensor:
-    """The nearest expansion of a number, everywhere."""
+    """Return a tensor filled with the nearest expansion of a number."""
     dtype = kwargs.get("dtype") or x.dtype
     if dtype not in FORMATS:
         return aten.full_like.default(x.components[0], value, **kwargs)  # type: ignore[no-any-return]
@@ -201,7 +201,7 @@ def full_like(x: MCFTensor, value: Any, **kwargs: Any) -> Tensor:
 
 @implements(aten.new_full.default)
 def new_full(x: MCFTensor, size: list[int], value: Any, **kwargs: Any) -> Tensor:
-    """The nearest expansion of a number, everywhere."""
+    """Return a tensor filled with the nearest expansion of a number."""
     dtype = kwargs.get("dtype") or x.dtype
     if dtype not in FORMATS:
         return aten.new_full.default(x.components[0], size, value, **kwargs)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Elements that a mask picks: their places are found once for all components."""
+"""Select elements by a mask, searching the mask once for all components."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ aten = torch.ops.aten
 
 
 def _masked(x: Any, mask: Any) -> MCFTensor | None:
-    """x[mask] for a mask of x's leading dimensions; None where torch has to do it.
+    """Return x[mask] for a mask of x's leading dimensions; None if unsupported.
 
-    torch searches a mask for each component, and in many times what NumPy takes for it.
+    PyTorch searches the mask once per component, and each search is much slower than NumPy's.
     """
     if type(x) is not MCFTensor or type(mask) is not Tensor or mask.dtype is not torch.bool:
         return None
@@ -54,14 +54,14 @@ _index, _select = on_each(aten.index.Tensor), on_each(aten.masked_select.default
 
 @implements(aten.index.Tensor)
 def index(x: Any, indices: Any) -> Any:
-    """x[indices]."""
+    """Return x[indices]."""
     found = _masked(x, indices[0]) if len(indices) == 1 else None
     return _index(x, indices) if found is None else found
 
 
 @implements(aten.masked_select.default)
 def masked_select(x: Any, mask: Any) -> Any:
-    """The elements for which a mask holds, as a vector."""
+    """Return the elements where a mask is True, as a vector."""
     same = isinstance(mask, Tensor) and mask.shape == x.shape
     found = _masked(x, mask) if same else None
     return _select(x, mask) if found is None else found
@@ -69,7 +69,7 @@ def masked_select(x: Any, mask: Any) -> Any:
 
 @implements(aten.masked_scatter.default)
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
-    """x with the elements of a source, one after the other, where a mask holds."""
+    """Replace the elements of x where a mask is True by those of a source, in order."""
     a, s = aligned(x, source)
     if type(mask) is Tensor and _plain_on_cpu((*a, mask, *s)) and a[0].shape == mask.shape:
         found = registry.on(mask.device).replaced(a, mask, s)

@@ -1,4 +1,7 @@
-"""Operators that move elements: joining, indexing, masking. Exact; mixed operands are promoted."""
+"""Implement exact operators that move elements: joining, indexing and masking.
+
+Mixed operands are promoted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from mcf.kernels.operators import WHERE
 
 aten = torch.ops.aten
 
-# One expansion tensor, and arguments that say where its elements go.
+# Operators of one expansion tensor and plain arguments.
 register(
     aten.alias_copy.default,
     aten.as_strided_copy.default,
@@ -69,17 +72,17 @@ register(
 
 @implements(aten.block_diag.default)
 def block_diag(tensors: Sequence[Tensor]) -> Tensor:
-    """The block diagonal matrix of the given ones."""
+    """Return the block diagonal matrix of some matrices."""
     parts = aligned(*tensors)
     return wrap([aten.block_diag.default(list(c)) for c in zip(*parts, strict=True)])
 
 
-# The operators without the Python around them.
+# `_op` skips the Python wrapper of OpOverload.
 _cat, _stack = aten.cat.default._op, aten.stack.default._op
 
 
 def _parts(tensors: Sequence[Tensor]) -> Sequence[Components]:
-    """The components of tensors that are joined, as many of one dtype each."""
+    """Return the components of tensors to be joined, promoted to one format."""
     found = []
     for x in tensors:
         if type(x) is not MCFTensor:
@@ -93,19 +96,19 @@ def _parts(tensors: Sequence[Tensor]) -> Sequence[Components]:
 
 @implements(aten.cat.default)
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Joined along a dimension."""
+    """Concatenate tensors along a dimension."""
     return wrap([_cat(list(c), dim) for c in zip(*_parts(tensors), strict=True)])
 
 
 @implements(aten.stack.default)
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Joined along a new dimension."""
+    """Concatenate tensors along a new dimension."""
     return wrap([_stack(list(c), dim) for c in zip(*_parts(tensors), strict=True)])
 
 
 @implements(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
-    """x where the condition holds, y elsewhere."""
+    """Return x where the condition is True, y elsewhere."""
     found = selected(WHERE, condition, x, y)
     if found is not None:
         return found
@@ -120,8 +123,8 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 
 @implements(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """x with a number wherever the mask holds."""
-    # A value with dimensions is refused below, as torch has it.
+    """Replace the elements of x where the mask is True by a number."""
+    # A value with dimensions is refused below, as in PyTorch.
     if isinstance(x, MCFTensor) and not (isinstance(value, Tensor) and value.dim()):
         found = selected(WHERE, mask, value, x)
         if found is not None and found.dtype is x.dtype and found.terms == x.terms:
@@ -136,7 +139,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 @implements(aten.constant_pad_nd.default)
 def constant_pad_nd(x: MCFTensor, pad: list[int], value: Any = 0) -> Tensor:
-    """x surrounded by a number."""
+    """Pad x with a number."""
     a, v = aligned(x, value)
     inside = aten.constant_pad_nd.default(torch.ones_like(a[0], dtype=torch.bool), pad, False)
     return wrap(
@@ -172,17 +175,17 @@ _with_source(aten.diagonal_scatter.default, 0, "src")
 _with_source(aten.as_strided_scatter.default, 0, "src")
 
 
-# Where an index repeats, torch's threads decide which value stays: in each component another one,
-# and their sum would be none of the values. So torch decides once, for the values' numbers.
+# If an index repeats, PyTorch's threads decide which value is written. The choice could differ
+# between components, so it is made once, by writing the values' positions.
 
 
 def _numbered(values: Tensor) -> Tensor:
-    """The numbers of a tensor's elements, in its shape."""
+    """Return the positions of a tensor's elements, in its shape."""
     return torch.arange(values.numel(), device=values.device).reshape(values.shape)
 
 
 def _taken(parts: Sequence[Tensor], number: Tensor) -> Components:
-    """The elements of these numbers of each component."""
+    """Return the elements at flat positions, of each component."""
     return tuple(c.reshape(-1)[number] for c in parts)
 
 
@@ -205,7 +208,7 @@ _placed(aten.index_copy.default, aten.index_select.default)
 
 @implements(aten.scatter.value)
 def scatter_value(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """x with a number at the indices."""
+    """Return x with a number written at the indices."""
     a, v = aligned(x, value)
     return wrap(
         [aten.scatter.src(c, dim, index, w.expand(index.shape)) for c, w in zip(a, v, strict=True)]
@@ -214,7 +217,7 @@ def scatter_value(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 @implements(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """x with a number in the slices of a dimension."""
+    """Return x with a number written to slices of a dimension."""
     a, v = aligned(x, value)
     return wrap([aten.index_fill.int_Tensor(c, dim, index, w) for c, w in zip(a, v, strict=True)])
 
@@ -223,7 +226,7 @@ def index_fill(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
 def index_put_(
     x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_: Any
 ) -> Tensor:
-    """x[indices] = values, rounded to x's format; += with `accumulate`."""
+    """Set x[indices] = values, rounded to x's format; += with `accumulate`."""
     if not isinstance(x, MCFTensor):
         assert isinstance(values, MCFTensor)
         return aten.index_put_.default(x, indices, plain(values, x.dtype), accumulate)  # type: ignore[no-any-return]
@@ -236,7 +239,7 @@ def index_put_(
         aten.index_put_.default(place, indices, _numbered(parts[0]))
         parts = _taken(parts, aten.index.Tensor(place, indices))
     for c, v in zip(x.components, parts, strict=True):
-        # The values may be a view of what is written.
+        # The values may be a view of x.
         aten.index_put_.default(c, indices, v.clone())
     return x
 
@@ -245,5 +248,5 @@ def index_put_(
 def embedding(
     weight: MCFTensor, indices: Tensor, padding_idx: int = -1, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Rows of the weight."""
+    """Return rows of the weight."""
     return wrap([aten.embedding.default(c, indices, padding_idx) for c in weight.components])

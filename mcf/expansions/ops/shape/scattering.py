@@ -1,4 +1,4 @@
-"""Sums, products, extremes and means of what falls into the same place."""
+"""Implement `scatter_reduce`, `index_reduce`, `embedding_bag` and `bilinear`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _turns(index: Tensor, dim: int) -> Tensor:
-    """Of each element: how many before it along the dimension have the same index."""
+    """Return the number of earlier elements along the dimension with the same index."""
     ordered, order = index.sort(dim=dim, stable=True)
     places = torch.arange(index.shape[dim], device=index.device)
     places = places.reshape(-1, *(1 for _ in index.shape[dim + 1 :])).expand_as(index)
@@ -32,10 +32,10 @@ def _turns(index: Tensor, dim: int) -> Tensor:
 def _folded(
     x: Any, dim: int, index: Tensor, source: Any, combine: Callable[[Any, Any], Any]
 ) -> Any:
-    """x with the elements of `source` combined into their places, in the order of `source`.
+    """Combine the elements of `source` into x at their indices, in the order of `source`.
 
-    One turn for each repetition of an index: within a turn no two elements share a place. Those
-    that are not of the turn go to one place more, which is dropped.
+    Each turn handles one repetition of all indices, so its indices are unique. Elements of other
+    turns go to one extra slot, which is dropped.
     """
     turns, size = _turns(index, dim), x.shape[dim]
     spare = list(x.shape)
@@ -43,7 +43,7 @@ def _folded(
     out = torch.cat([x, x.new_zeros(spare)], dim)
     for turn in range(int(turns.max()) + 1 if turns.numel() else 0):
         places = torch.where(turns == turn, index, size)
-        # What the spare place holds has no meaning, nor a derivative that is used.
+        # The value and the derivative of the extra slot are never used.
         out = out.scatter(dim, places, combine(out.gather(dim, places), source))
     return out.narrow(dim, 0, size)
 
@@ -62,9 +62,9 @@ _NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -torch.inf, "amin": to
 def scatter_reduce(
     input: Any, dim: int, index: Tensor, src: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Reduce the elements of `src` with the same index, and x there.
+    """Reduce the elements of `src` with the same index, together with the input there.
 
-    By sum, prod, mean, amax or amin.
+    `reduce` is "sum", "prod", "mean", "amax" or "amin".
     """
     if reduce not in _COMBINE:
         raise RuntimeError(
@@ -72,7 +72,7 @@ def scatter_reduce(
         )
     check_places(input, dim, index, src)
     if index.numel() == 0:
-        # Nothing is written, and the source has the derivative 0.
+        # Nothing is written, and the source's gradient is 0.
         return input.scatter(dim, index, src.reshape(-1)[:0].reshape(index.shape))
     if 0 in (input.dim(), index.dim(), src.dim()):
         x, places, given = (t if t.dim() else t.reshape(1) for t in (input, index, src))
@@ -85,7 +85,7 @@ def scatter_reduce(
     start = input
     if not include_self:
         start = torch.where(hit > 0, input.new_full((), _NEUTRAL[reduce]), input)
-    # The elements of x beyond the index's size in other dimensions are in no place.
+    # Elements of x beyond the index's size in other dimensions are not written.
     room = tuple(slice(0, n if d != dim else None) for d, n in enumerate(index.shape))
     inner = _folded(start[room], dim, index, source, _COMBINE[reduce])
     out = start.clone()
@@ -99,7 +99,7 @@ def scatter_reduce(
 def index_reduce(
     input: Any, dim: int, index: Tensor, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """`scatter_reduce` of whole slices: prod, mean, amax or amin."""
+    """Reduce whole slices as `scatter_reduce`, by "prod", "mean", "amax" or "amin"."""
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise RuntimeError(
             "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got "
@@ -117,7 +117,7 @@ def index_reduce(
 
 
 def _check_bags(input: Tensor, offsets: Tensor, rows: int) -> None:
-    """Raise torch's errors for offsets and indices that are none."""
+    """Raise PyTorch's errors for invalid offsets and indices."""
     if len(offsets) and int(offsets[0]) != 0:
         raise RuntimeError(
             "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
@@ -137,7 +137,7 @@ def _check_bags(input: Tensor, offsets: Tensor, rows: int) -> None:
 
 
 def _bags(input: Tensor, offsets: Tensor, include_last_offset: bool) -> tuple[Tensor, int]:
-    """The number of the bag of each index, and how many bags there are."""
+    """Return the bag of each index, and the number of bags."""
     starts = offsets[:-1] if include_last_offset else offsets
     places = torch.arange(len(input), device=input.device)
     return torch.searchsorted(starts.to(torch.int64), places, right=True) - 1, len(starts)
@@ -177,7 +177,7 @@ def embedding_bag(
     sizes = torch.zeros(count, dtype=torch.int64, device=bag.device)
     sizes = sizes.index_add(0, bag, torch.ones_like(bag))
     out = rows.new_zeros(count, weight.shape[1])
-    # The sum of no rows has a derivative.
+    # For no rows use the sum, which has a derivative.
     if mode == 2 and len(bag):
         out = index_reduce(out, 0, bag, rows, "amax", include_self=False)
     else:

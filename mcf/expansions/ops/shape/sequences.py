@@ -1,4 +1,4 @@
-"""Numbers in equal steps between two tensors of one element."""
+"""Implement `linspace` and `logspace` between zero-dimensional tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _number(value: Any) -> Any:
 def _linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **kwargs: Any
 ) -> Any:
-    """`mcf.linspace` between the exact values, in the format of the first expansion."""
+    """Return `mcf.linspace` between the exact values, in the format of the first expansion."""
     like = start if isinstance(start, MCFTensor) else end
     return linspace(
         _number(start),
@@ -42,5 +42,5 @@ def _linspace(
 
 @implements(torch.logspace)
 def _logspace(start: Any, end: Any, steps: int, base: float = 10.0, **kwargs: Any) -> Any:
-    """The base to the power of those numbers."""
+    """Return the base to the power of the numbers of `linspace`."""
     return torch.pow(base, _linspace(start, end, steps, **kwargs))

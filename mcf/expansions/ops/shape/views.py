@@ -1,4 +1,4 @@
-"""Views: each component is viewed, memory is shared."""
+"""Implement views: each component is viewed, and memory is shared."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ aten = torch.ops.aten
 
 
 def _in_place(func: OpOverload) -> None:
-    """Register an operator that changes the shape of its argument."""
+    """Register an operator that changes the shape of its argument in place."""
 
     def implementation(x: MCFTensor, *args: Any) -> MCFTensor:
-        # What one component refuses must not have changed another.
+        # Try on aliases first: an error in one component must not leave others changed.
         for c in x.components:
             func(aten.alias.default(c), *args)
         for c in x.components:
@@ -68,7 +68,7 @@ register_views(
 register(aten._unsafe_view.default)
 
 _slice = aten.slice.Tensor._op
-# Of a plain tensor an index takes half of the operator's time.
+# Indexing a plain tensor takes half the time of the operator.
 _ALL = slice(None)
 
 
@@ -87,7 +87,7 @@ _strides: Any = torch._C.TensorBase.as_strided
 
 
 def _strided(func: OpOverload) -> Any:
-    """An operator that lays a component out anew in its memory."""
+    """Return an implementation of `as_strided` that gives all components a new layout."""
     call = _strides if func is aten.as_strided.default else func
 
     def implementation(x: MCFTensor, size: Any, stride: Any, offset: int | None = None) -> Any:
@@ -95,7 +95,7 @@ def _strided(func: OpOverload) -> Any:
         parts = COMPONENTS[own["_terms"]](own)
         if offset is None:
             return [call(c, size, stride, None) for c in parts]
-        # The tensor's offset is its first component's; others may lie elsewhere in theirs.
+        # The tensor's offset is that of its first component; others may have different offsets.
         ahead = offset - parts[0].storage_offset()
         return [call(c, size, stride, ahead + c.storage_offset()) for c in parts]
 
@@ -110,19 +110,19 @@ OPERATORS[aten.as_strided.default] = sharing(_as_strided)
 
 @implements(aten.as_strided_.default)
 def as_strided_(x: MCFTensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """The tensor itself laid out anew."""
-    # What one component refuses must not have changed another.
+    """Change the tensor's layout in place."""
+    # Try on aliases first: an error in one component must not leave others changed.
     _as_strided(x, size, stride, storage_offset)
     _strided(aten.as_strided_.default)(x, size, stride, storage_offset)
     return x
 
 
 def resize_(x: MCFTensor, size: Any, *, memory_format: Any = None) -> MCFTensor:
-    """The tensor itself with another size; its components' memory grows where it is too short.
+    """Resize the tensor in place; storages that are too small grow.
 
     Raises:
-        RuntimeError: as torch's, for memory that cannot grow, and where components are parts of one
-            memory and would come to lie on each other.
+        RuntimeError: as PyTorch's, if a storage cannot grow, or if components share a storage and
+        would overlap.
     """
     parts = x.components
     length = parts[0].element_size() * math.prod(size)
@@ -134,12 +134,12 @@ def resize_(x: MCFTensor, size: Any, *, memory_format: Any = None) -> MCFTensor:
             apart = abs(int(start - other.element_size() * other.storage_offset())) >= length
             if not apart and other.untyped_storage()._cdata == memory._cdata:
                 raise RuntimeError(
-                    f"resize_: components are parts of one memory and of size {list(size)} would "
-                    "lie on each other; resize x.clone()"
+                    "resize_: components share a storage and would overlap with size "
+                    f"{list(size)}; resize x.clone()"
                 )
     for c in parts:
         aten.resize_.default(c, size, memory_format=memory_format)
-    # The tensor's own memory is none, but has a size.
+    # The wrapper tensor has no data, but its storage has a size.
     share_memory(x, maker()(parts))
     first = parts[0]
     with no_dispatch():
@@ -148,23 +148,22 @@ def resize_(x: MCFTensor, size: Any, *, memory_format: Any = None) -> MCFTensor:
 
 
 def resize_as_(x: MCFTensor, like: Tensor, *, memory_format: Any = None) -> MCFTensor:
-    """The tensor itself with the size of another one."""
+    """Resize the tensor in place to the size of another one."""
     return resize_(x, like.shape, memory_format=memory_format)
 
 
 _restrided: Any = torch._C.TensorBase.as_strided_
-# Not by `implements`: what puts results right would exchange that memory for one of another device.
+# Not by `implements`: correcting aliases would replace the storage by one on another device.
 OPERATORS[aten.resize_.default], OPERATORS[aten.resize_as_.default] = resize_, resize_as_
 
 
-# Functions that do nothing but view: nothing is called in their place above autograd, and autocast
-# has no say in it.
+# Functions that only view: no function replaces them above autograd, and autocast ignores them.
 _NAMES = (
     "adjoint broadcast_to chunk diagonal expand flatten movedim moveaxis narrow permute ravel "
     "reshape select split squeeze swapaxes swapdims t transpose unbind unflatten unfold unsqueeze "
     "view"
 ).split()
-# These copy what has no such view.
+# These copy if there is no such view.
 _COPYING = frozenset({"flatten", "ravel", "reshape"})
 for _room in (torch, Tensor):
     for _name in _NAMES:
@@ -178,7 +177,7 @@ VIEWS[Tensor.__getitem__] = item
 
 
 def _as_another(view: Any) -> Any:
-    """A view of the shape that another tensor has."""
+    """Return the `*_as` variant of a view, which takes the shape from another tensor."""
 
     def call(*args: Any, **named: Any) -> Any:
         if named or len(args) != 2 or not isinstance(args[1], Tensor):
