@@ -245,8 +245,7 @@ class DirectBucket:
     def _gather(
         self, request: Request, entries: Sequence[Group]
     ) -> tuple[list[list[Any]], list[list[Any]]]:
-        """Return parameters, gradients and states, and numbers, as one list over parameters each.
-        """
+        """Return parameters, gradients, states and scalars, as one list over parameters each."""
         own: list[list[Any]] = [self.params, list(map(_grad, self.params))]
         if self._paired:
             own.append(list(map(request.lows.get, self.params)))

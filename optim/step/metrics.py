@@ -24,8 +24,7 @@ class StepMetrics:
         self._parts: dict[Across, list[Tensor]] = {}
 
     def add(self, group: int, sums: Tensor, size: int, across: Across | None = None) -> None:
-        """Add a kernel's sums [rows, terms] over `size` elements, shared `across` processes or not.
-        """
+        """Add a kernel's sums [rows, terms] over `size` elements, shared `across` processes."""
         if across is None:
             self._sums[group].append(sums.sum(0))
         else:

@@ -151,8 +151,7 @@ def _value(components: Components) -> Tensor:
 
 
 def _carry(words: Tensor) -> Tensor:
-    """Carry between the words of sums, in place, so that all but the first are below their limits.
-    """
+    """Carry between the words of sums, in place, so that all but the first are in range."""
     top, high, low = words.unbind()
     high += low >> LOW
     low &= (1 << LOW) - 1

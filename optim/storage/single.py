@@ -1,4 +1,4 @@
-"""One component, and what all storages of one component have in common."""
+"""Storage in one component, and the code that all such storages share."""
 
 from mcf.kernels.algorithms.primitives import ZERO, bits, rn
 from mcf.kernels.bind import Algorithm
@@ -44,19 +44,15 @@ class Single(Storage):
     """A number in one tensor, of the parameter's format."""
 
     def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
-        """See `Storage`."""
         return single
 
     def loaded(self, strict: bool) -> Algorithm:
-        """See `Storage`."""
         return leading
 
     def moved(self) -> Algorithm:
-        """See `Storage`."""
         return moved_components
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
-        """See `Storage`."""
         return {
             "decay_and_add": decay_single,
             "shrink": shrink_single,

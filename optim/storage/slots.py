@@ -1,4 +1,4 @@
-"""Name the functions that an update rule leaves open; a strategy fills them (`strategies`)."""
+"""Functions that an update rule leaves open; a strategy fills them (`strategies`)."""
 
 
 def unfilled(name):
@@ -7,7 +7,7 @@ def unfilled(name):
 
 
 def scaled_gradient(grad, grad_lo, grad_scale, grad_limit):
-    """The gradient as one register, multiplied by a scale; see `optim.rule.formulas`."""
+    """The gradient as one register, multiplied by a scale (`optim.rule.formulas`)."""
     unfilled("scaled_gradient")
 
 
@@ -17,12 +17,12 @@ def param_value(hi, lo):
 
 
 def param_components(hi, lo):
-    """The parameter as two numbers whose sum it is."""
+    """The parameter as two numbers, which sum to its value."""
     unfilled("param_components")
 
 
 def param_moved(hi, lo, new_hi, new_lo):
-    """How far the stored parameter moved."""
+    """The change of the stored parameter."""
     unfilled("param_moved")
 
 
@@ -62,33 +62,33 @@ def direction(gradient, buffer, momentum):
 
 
 def regularized(gradient, decay):
-    """The gradient, with the share of an L2 penalty or without."""
+    """The gradient, with or without the share of an L2 penalty."""
     unfilled("regularized")
 
 
 def decayed(direction, decay):
-    """The direction of descent, with the share of decoupled weight decay or without."""
+    """The direction of descent, with or without the share of decoupled weight decay."""
     unfilled("decayed")
 
 
 def unit(pattern):
-    """What a first moment in a code is relative to, of the bits of the stored second moment.
+    """The unit of a first moment in a code, from the bits of the stored second moment.
 
-    The biased exponent of a power of two.
+    It is the biased exponent of a power of two.
     """
     unfilled("unit")
 
 
 def stored_bits(second, kept):
-    """Those bits, of a second moment as it is computed and of what is stored of it."""
+    """The bits of a second moment as stored, from its computed value and its stored code."""
     unfilled("stored_bits")
 
 
 def denominator(second, second_lo, maximum, maximum_lo):
-    """The second moment to divide by, after the stored maximum, which it may replace."""
+    """The second moment to divide by, and the stored maximum."""
     unfilled("denominator")
 
 
 def ahead(fresh, buffer, momentum):
-    """What Muon orthogonalises."""
+    """The matrix that Muon orthogonalises."""
     unfilled("ahead")
