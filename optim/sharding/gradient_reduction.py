@@ -38,9 +38,9 @@ class GradientReduction:
     more only if gradients of one element differ by a factor above about 2**45.
 
     how="float32": sums in float32, 4 bytes per element of a piece; n summands leave at most (n - 1)
-    2**-24 sum |g| / n before the mean is rounded. The bits follow the number of processes.
+    2**-24 sum |g| / n before the mean is rounded. The bits depend on the number of processes.
 
-    A NaN or an infinity of any process is in the mean that all get.
+    A NaN or an infinity of any process reaches the mean of all.
 
     Args:
         params: tensors whose `.grad` is reduced, the same on every process in the same order. For a

@@ -39,7 +39,7 @@ def _in_kernel(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
 
 @dataclasses.dataclass(frozen=True)
 class GradientForm:
-    """How a kernel reads its gradient.
+    """The form in which a kernel reads its gradient.
 
     Args:
         format: the format that stores it.
