@@ -91,9 +91,9 @@ def _found(where: str, mine: list[str], theirs: list[str]) -> list[int]:
     if set(mine) != place.keys():
         missing, unknown = (sorted({*a} - {*b})[:5] for a, b in ((mine, theirs), (theirs, mine)))
         raise ValueError(
-            f"{where} lacks states for {missing} and has some for {unknown}, which the optimizer "
-            "has not there; allowed are the same names (without 'param_names' in the saved group, "
-            "states go to parameters by their places)"
+            f"{where} lacks states for {missing} and has states for {unknown}; allowed are the "
+            "names of the optimizer's parameters (without 'param_names' in the saved group, "
+            "states go to parameters by their order)"
         )
     return [place[name] for name in mine]
 

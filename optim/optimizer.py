@@ -143,7 +143,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
             if p.grad is not None and (not state or state["step"].device != p.device):
                 raise RuntimeError(
                     f"step() while a CUDA graph is captured: {where} has no state on "
-                    f"{p.device} yet, and each replay would begin anew; take a step before"
+                    f"{p.device} yet, so each replay would reset it; take a step first"
                 )
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -66,7 +66,7 @@ class Precision:
             if given in _REMOVED:
                 raise ValueError(
                     f"{name}={given!r}: moments in blocks of 8-bit numbers were an experiment and "
-                    "are no more; use 'ratio8' for exp_avg and 'ue6m2' for exp_avg_sq "
+                    "were removed; use 'ratio8' for exp_avg and 'ue6m2' for exp_avg_sq "
                     "(precision='8bit'), and mcf.optim.load_converted for checkpoints"
                 )
             if given in STORAGES and given not in allowed:
@@ -199,7 +199,7 @@ def _reason(strategy: Strategy, optimizer: str) -> str:
             f"{optimizer} has not"
         )
     if strategy.packed:
-        return f"keeps a first moment in 4 bits beside a second one, and {optimizer} has not both"
+        return f"keeps a first moment in 4 bits, which needs a second one; {optimizer} has not both"
     if strategy.narrow:
         return f"keeps moments as codes that need a second moment, which {optimizer} has not"
     reason = f"stores a second moment in more bits, and {optimizer} has none"

@@ -44,10 +44,10 @@ class WeightAverage:
             evaluate(model)
 
     In one bf16 number an average of decay 0.999 ignores a w that differs from a by less than a
-    quarter: a thousandth of the difference is below half a unit. Two components (the default) lower
-    this threshold by 2**-9, `dtype=torch.float32` with one component by 2**-16. The error of one
-    update is at most 2**-17 |a| for two components of bf16, 2**-22 of fp16, 2**-46 of float32,
-    2**-8, 2**-11, 2**-24 for one of them, plus 2**-22 (1 - decay) (|w| + |a|) from float32
+    quarter: a thousandth of the difference is below half a unit. Two components (the default)
+    reduce this threshold to 2**-9 of it, `dtype=torch.float32` with one component to 2**-16. The
+    error of one update is at most 2**-17 |a| for two components of bf16, 2**-22 of fp16, 2**-46 of
+    float32, 2**-8, 2**-11, 2**-24 for one of them, plus 2**-22 (1 - decay) (|w| + |a|) from float32
     registers (2**-51 for float64 parameters); fp16 also underflows, by 2**-24.
 
     Args:

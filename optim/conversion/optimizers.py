@@ -194,7 +194,10 @@ def _class(optimizer: Optimizer) -> type[Optimizer]:
     for known in _OURS:
         if known.__name__ in name:
             return known
-    raise ValueError(f"no optimizer of this package is called as {name} is; name one with to=")
+    raise ValueError(
+        f"to is not given, and no optimizer of this package is named like {name}; pass its class "
+        "as to="
+    )
 
 
 def _options(

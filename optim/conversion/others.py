@@ -51,7 +51,7 @@ def translated(
             found = read(p, found, group, where)
     odd = sorted(str(k) for k in found if not isinstance(k, str) or "::" in k)
     if odd:
-        raise ValueError(f"{where} has states {odd}, which are of no library that is known")
+        raise ValueError(f"{where} has states {odd}, which belong to no known library")
     return found
 
 

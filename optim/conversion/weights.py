@@ -101,8 +101,8 @@ def load_float32_weights(
     unknown = sorted(given.keys() - {name for name, _ in own})
     if missing or unknown:
         raise ValueError(
-            f"weights lack {missing} and have {unknown}, which the model has not; allowed are the "
-            "names of the model's state dict"
+            f"weights lack {missing} and have the unknown names {unknown}; allowed are the names "
+            "of the model's state dict"
         )
     pairs = [(name, t, given[name]) for name, t in own if name in given]
     for name, t, new in pairs:

@@ -120,7 +120,7 @@ class CPUOffloadOptimizer(Optimizer):
         self.optimizer = optimizer_class(inner, **options)
         if any(group["capturable"] for group in self.optimizer.param_groups):
             raise ValueError(
-                "capturable=True: a CUDA graph has no steps of a CPU; allowed is False"
+                "capturable=True: a CUDA graph cannot contain steps on the CPU; allowed is False"
             )
         reducers.check(self._managed(), _DDP)
         self._made, self._together = False, False

@@ -1,6 +1,6 @@
 """The local part of a tensor that processes share, and its elements' indices in the whole.
 
-This is the only module that knows about sharding: kernels, storages and rules see plain tensors. A
+This module is the boundary of sharding: kernels, storages and rules see plain tensors only. A
 DTensor parameter is stepped through its local part (`local`), and its states are DTensors in its
 layout (`like`). Code that depends on an element's index, such as random numbers, uses the
 `stretches`, so that the bits are the same for any layout and any number of processes.

@@ -196,7 +196,7 @@ def check_capturable(nonfinite: str) -> None:
     """Raise ValueError for a policy that needs the device's answer in every step."""
     if nonfinite == "raise":
         raise ValueError(
-            "nonfinite='raise' with capturable=True: the host would have to wait for the device; "
+            "nonfinite='raise' with capturable=True: the CPU would have to wait for the device; "
             "allowed are 'torch' and 'skip'"
         )
 

@@ -48,8 +48,8 @@ def _refuse_feedback(asked: bool, name: str) -> None:
     if asked:
         raise ValueError(
             f"precision={name!r} feeds rounding errors back into a first moment that the update is "
-            "a multiple of; which that is, is not known of a class of torch: use mcf.optim.SGD, "
-            "Adam or AdamW"
+            "a multiple of, and a class of torch does not say which state that is; use "
+            "mcf.optim.SGD, Adam or AdamW"
         )
 
 
