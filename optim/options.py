@@ -181,7 +181,7 @@ def known(name: str, options: Options) -> None:
         if given not in DEFAULTS:
             allowed = ", ".join(DEFAULTS)
             raise TypeError(
-                f"{name}.__init__() got an unexpected keyword argument {given!r}; beside its own "
+                f"{name}.__init__() got an unexpected keyword argument {given!r}; besides its own "
                 f"arguments it takes {allowed}"
             )
 
@@ -252,7 +252,7 @@ def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: s
         return
     if not decoupled and slots.get("decayed") is not formulas.added_decay:
         option = "decoupled_weight_decay"
-        allowed = f"; allowed is {option}=True beside it" if option in group else ""
+        allowed = f"; set {option}=True as well" if option in group else ""
         raise ValueError(
             f"decouple_lr=True: the weight decay of {rule} is not decoupled from the gradient"
             + allowed

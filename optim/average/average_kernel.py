@@ -29,12 +29,12 @@ def average(param, param_lo, average, average_lo, weight):
 
 
 def both_components(hi, lo):
-    """The components of a parameter that is the sum of two numbers; neither is rounded away."""
+    """Return both components of a parameter, without rounding either away."""
     return hi, lo
 
 
 def one_component(hi, lo):
-    """The components of a parameter that is read as one number."""
+    """Return a parameter that is read as one number, and 0."""
     return param_value(hi, lo), ZERO
 
 

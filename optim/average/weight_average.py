@@ -80,7 +80,7 @@ class WeightAverage:
     ) -> None:
         if not isinstance(optimizer, LowPrecisionOptimizer):
             raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
             )
         if isinstance(components, bool) or components not in KEPT:
             raise ValueError(f"Invalid components: {components!r}; allowed are 1 and 2")

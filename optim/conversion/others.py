@@ -142,7 +142,7 @@ def _corrected(x: Tensor, errors: Tensor, where: str) -> Tensor:
     if most is None or x.dtype not in (torch.bfloat16, torch.float16):
         raise TypeError(
             f"{where} of {x.dtype} has corrections of {errors.dtype}; known are int8 and int16 "
-            "beside bfloat16 and float16"
+            "for bfloat16 and float16"
         )
     fmt = FORMATS[x.dtype]
     bits = x.detach().contiguous().view(torch.int16).to(torch.int32) & 0x7FFF

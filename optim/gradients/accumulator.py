@@ -58,7 +58,7 @@ class GradientAccumulator:
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
         if not isinstance(optimizer, LowPrecisionOptimizer):
             raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
             )
         if optimizer._accumulator is not None:
             raise ValueError("the optimizer has an accumulator; close() it first")

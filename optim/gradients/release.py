@@ -53,7 +53,7 @@ class GradientRelease:
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
         if not isinstance(optimizer, LowPrecisionOptimizer):
             raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
             )
         for what, there in (
             ("max_grad_norm", optimizer.max_grad_norm is not None),

@@ -169,7 +169,7 @@ def tell(marks: Marks, found: Iterable[tuple[str, list[Repair]]]) -> None:
     others = f" and {len(names) - 1} others" if len(names) > 1 else ""
     warnings.warn(
         f"{names[0]}{others} changed since the last step, not by this optimizer; what is stored "
-        "beside the weights (master copies, low words) follows the new values where it does not "
+        "next to the weights (master copies, low words) follows the new values where it does not "
         "belong to them",
         WeightsRewrittenWarning,
         stacklevel=2,

@@ -71,7 +71,7 @@ def decay_joined(hi, lo, beta, beta_lo, increment):
 
 
 def split(value):
-    """A wide register as its rounding and the rest; an infinity's rest is infinite, not NaN."""
+    """Return a wide register's rounding and the rest; an infinity's rest is infinite, not NaN."""
     hi = rv(value)
     return hi, rn(value - where(hi > LARGEST, LARGEST, hi))
 

@@ -24,12 +24,12 @@ from mcf.optim.storage.values import Value
 
 
 def whole16(hi, low, update):
-    """The float32 of 16 + 16 bits plus the update, split again: a float32 master weight."""
+    """Add the update to the float32 of 16 + 16 bits and split it again: a float32 master weight."""
     return split16(rn(join16(hi, low) + update))
 
 
 def whole8(hi, low, update):
-    """The number of 16 + 8 bits plus the update, rounded to 24 bits and split again."""
+    """Add the update to the number of 16 + 8 bits, round to 24 bits and split it again."""
     return split8(rn(join8(hi, low) + update))
 
 
@@ -40,12 +40,12 @@ def whole(hi, low, update):
 
 
 def moved16(hi, low, new_hi, new_low):
-    """The difference of two stored numbers of 16 + 16 bits."""
+    """Return the difference of two stored numbers of 16 + 16 bits."""
     return join16(new_hi, new_low) - join16(hi, low)
 
 
 def moved8(hi, low, new_hi, new_low):
-    """The difference of two stored numbers of 16 + 8 bits."""
+    """Return the difference of two stored numbers of 16 + 8 bits."""
     return join8(new_hi, new_low) - join8(hi, low)
 
 

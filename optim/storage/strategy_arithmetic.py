@@ -66,7 +66,7 @@ class Arithmetic:
         return self if found is self.strategy else dataclasses.replace(self, strategy=found)
 
     def slots(self) -> dict[str, Algorithm]:
-        """The functions that fill a rule's slots."""
+        """Return the functions that fill a rule's slots."""
         param, second = self.strategy.param, self.strategy.second
         return {
             "accumulate": param.accumulate(self.strict, self.held, self.strategy.stochastic),
