@@ -51,6 +51,6 @@ def __dir__() -> list[str]:
     return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
-# Pickles of whole optimizers name the module of their class: those that earlier versions had.
+# Pickled optimizers name the module of their class; these are the module names of earlier versions.
 for _name in ("adam", "adamax", "adamw", "lion", "muon", "nadam", "radam", "sgd"):
     _sys.modules.setdefault(f"{__name__}.{_name}", _sys.modules[__name__])

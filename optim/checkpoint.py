@@ -1,4 +1,4 @@
-"""What `state_dict` returns, and what `load_state_dict` checks and copies."""
+"""Build what `state_dict` returns; check and copy what `load_state_dict` gets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mcf.optim.sharding.portable import packed, unpacked
 from mcf.optim.sharding.shards import like, local, moved_like
 from mcf.optim.step.kernel import states as formats_of
 
-# What an error advises.
+# The remedy that error messages suggest.
 _CONVERTED = "mcf.optim.load_converted(optimizer, state_dict) loads states of another precision"
 
 
 def portable(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state dict of types that torch.distributed moves, its groups of plain data; not copied."""
+    """Return a state dict of types that torch.distributed can move, sharing the tensors."""
     state = {
         key: {n: packed(t) for n, t in entry.items()} if isinstance(entry, dict) else entry
         for key, entry in state_dict["state"].items()
@@ -35,7 +35,7 @@ def portable(state_dict: dict[str, Any]) -> dict[str, Any]:
 def in_order(groups: Sequence[Mapping[str, Any]], state_dict: Any) -> Any:
     """Return a state dict whose parameters are in the optimizer's order, by their names.
 
-    Names count without what wrappers put there (`stream_names.unwrapped`), in groups where both
+    Names are compared without wrappers' prefixes (`stream_names.unwrapped`), in groups where both
     sides name every parameter once. Other groups keep their order, as in torch.
 
     Raises:
@@ -67,9 +67,9 @@ def _ordered(index: int, group: Mapping[str, Any], saved: dict[str, Any]) -> dic
 
 
 def places(groups: Sequence[Mapping[str, Any]], saved: Sequence[Any]) -> list[int] | None:
-    """Return where a state dict has each parameter of an optimizer, in the order of all groups.
+    """Return the index of each parameter in a state dict, in the order of all groups.
 
-    None where a group on either side does not name all of its parameters, or two alike.
+    Return None if a group on either side lacks names, or if a name occurs twice.
 
     Raises:
         ValueError: for other names than the optimizer's.
@@ -86,20 +86,20 @@ def places(groups: Sequence[Mapping[str, Any]], saved: Sequence[Any]) -> list[in
 
 
 def _found(where: str, mine: list[str], theirs: list[str]) -> list[int]:
-    """Return the place of each name among those of a state dict."""
+    """Return the index of each name among the names in a state dict."""
     place = {name: k for k, name in enumerate(theirs)}
     if set(mine) != place.keys():
         missing, unknown = (sorted({*a} - {*b})[:5] for a, b in ((mine, theirs), (theirs, mine)))
         raise ValueError(
-            f"{where} lacks states for {missing} and has some for {unknown}, which the optimizer "
-            "has not there; allowed are the same names (without 'param_names' in the saved group, "
-            "states go to parameters by their places)"
+            f"{where} lacks states for {missing} and has states for {unknown}; allowed are the "
+            "names of the optimizer's parameters (without 'param_names' in the saved group, "
+            "states go to parameters by their order)"
         )
     return [place[name] for name in mine]
 
 
 def _plain_names(group: Any) -> list[str] | None:
-    """Return the names of a group's parameters without wrappers; None where they name not each."""
+    """Return a group's parameter names without wrappers; None if they are missing or not unique."""
     names = group.get("param_names") if isinstance(group, Mapping) else None
     if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
         return None
@@ -109,7 +109,7 @@ def _plain_names(group: Any) -> list[str] | None:
 
 
 def check(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> None:
-    """Raise unless `state_dict` was made by an optimizer like this one; changes nothing."""
+    """Raise unless `state_dict` fits this optimizer; change nothing."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
     for key in ("state", "param_groups"):
@@ -136,9 +136,9 @@ def check(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> None:
 
 
 def _is_state(key: Any, entry: Any) -> bool:
-    """Whether an entry beside those of the parameters is of one all the same.
+    """Return whether an entry outside the groups is the state of a parameter.
 
-    Others count steps, too.
+    Entries of other software may count steps, too.
     """
     return isinstance(key, int) or (isinstance(entry, Mapping) and entries.own(entry) > {"step"})
 
@@ -187,7 +187,7 @@ def _check_group(
 
 
 def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The saved groups, with the optimizer's parameters; its names where none are saved."""
+    """Return the saved groups with the optimizer's parameters, and its names if none are saved."""
     # One memo: groups may share a tensor learning rate.
     memo: dict[int, Any] = {}
     return [
@@ -200,7 +200,7 @@ def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[d
                 if k != "params"
             },
             "params": group["params"],
-            # Where steps are counted is no part of the training's state.
+            # Where steps are counted is not part of the training state.
             "capturable": group["capturable"],
         }
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
@@ -208,15 +208,15 @@ def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[d
 
 
 def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaultdict[Any, Any]:
-    """Copies of the saved states on the parameters' devices, each in its own dtype.
+    """Return copies of the saved states on the parameters' devices, each in its own dtype.
 
-    Entries of others, beside a parameter's and beside all parameters', are copied as well.
+    Entries that other software added, to a parameter's state or at the top level, are copied too.
     """
     loaded: defaultdict[Any, Any] = defaultdict(dict)
     memo: dict[int, Any] = {}
     taken = set()
     for key, p, numbers, capturable in _pairs(optimizer, state_dict):
-        # Else on the CPU, where it is read without waiting for a device.
+        # Otherwise on the CPU, where it is read without waiting for a device.
         home = p.device if capturable else torch.device("cpu")
         entry = state_dict["state"].get(key, {})
         taken.add(key)
@@ -231,7 +231,7 @@ def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaul
             else:
                 mine = unpacked(p, moved_like(p, value.detach()))
                 here = local(mine).to(p.device, copy=True)
-                # Of several numbers to an element the shape is another than the parameter's.
+                # A code with several numbers per element has another shape than the parameter.
                 loaded[p][name] = like(p, here, mine.shape)
     for key, value in state_dict["state"].items():
         if key not in taken:
@@ -242,7 +242,7 @@ def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaul
 def _pairs(
     optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Tensor, set[str], bool]]:
-    """The saved key of each parameter, which states are numbers, and whether it is capturable."""
+    """Yield the saved key of each parameter, itself, its scalar states' names, and `capturable`."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         numbers = {name for name, _ in optimizer._rule({**group, **saved}).numbers}
         for key, p in zip(saved["params"], group["params"], strict=True):

@@ -1,4 +1,4 @@
-"""Parameter groups under precision strategies, and what the class of an update rule provides."""
+"""Parameter groups under precision strategies, and the hooks that a subclass implements."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Group = dict[str, Any]
 
 
 class GroupedOptimizer(Optimizer):
-    """Parameter groups, each with its rule and precision; checked before they are taken."""
+    """Parameter groups, each with a rule and a precision, checked before they are added."""
 
     # The values of `precision` that make sense for the rule.
     precisions: tuple[str, ...] = WITHOUT_FEEDBACK
-    # Whether others can be put together (`Precision`).
+    # Whether `Precision` may compose further ones.
     custom = True
     # Whether parameters may be expansion tensors.
     takes_expansions = True
@@ -41,18 +41,18 @@ class GroupedOptimizer(Optimizer):
     max_grad_value: float | None
     check_numerics: bool
     nonfinite: str
-    # The norm of all gradients in the last step, where it was clipped.
+    # Norm of all gradients in the last step, if it was clipped.
     grad_norm: Tensor | None = None
 
-    # Second components of gradients, during a step, and who adds them up.
+    # Second components of the gradients during a step, and the accumulator that fills them.
     _grad_low: dict[Tensor, Tensor]
     _accumulator: Any
     _released: bool
-    # The entries of a group that its checkpoints have; wrappers may add others to `defaults`.
+    # The entries that a checkpoint's groups must have; wrappers may add others to `defaults`.
     _required: frozenset[str]
-    # What steps leave for the next ones.
+    # State that steps leave for later steps.
     _steps: Steps
-    # Whether a warning has said that the model has other parameters now.
+    # Whether the warning about replaced parameters was issued.
     _told = False
     _track_metrics: bool
 
@@ -63,24 +63,24 @@ class GroupedOptimizer(Optimizer):
             shown = options.signature(vars(cls)["__init__"])
             cls.__signature__ = shown  # type: ignore[attr-defined]
 
-    # -- what a subclass provides ------------------------------------------------------------
+    # -- hooks for subclasses ------------------------------------------------------------------
 
     def _rule(self, group: Group) -> Rule:
         raise NotImplementedError
 
     def _given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
-        """Scalars that are hyperparameters, and what else `Rule.coefficients` reads of a group.
+        """Return the hyperparameters, and whatever else `Rule.coefficients` reads from a group.
 
-        Each hyperparameter that may be a tensor is taken by `read`: the host's is `float`.
+        `read` converts each hyperparameter that may be a tensor; on the CPU it is `float`.
         """
         raise NotImplementedError
 
     def _of_shape(self, group: Group, shape: tuple[int, ...]) -> dict[str, float]:
-        """Scalars that depend on a parameter's shape, where the rule is `shaped`."""
+        """Return the scalars that depend on a parameter's shape, if the rule is `shaped`."""
         return {}
 
     def _all_given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
-        """What a subclass gives, and what comes of the options that all have."""
+        """Return the subclass's scalars, and those of the options that all optimizers have."""
         given = self._given(group, arith, read)
         if group["decouple_lr"]:
             given = options.weight_decay(group, given)
@@ -92,11 +92,11 @@ class GroupedOptimizer(Optimizer):
         raise NotImplementedError
 
     def _check_scheduled(self, group: Group) -> None:
-        """The same for a group as a step finds it, whose values may have been set since."""
+        """Raise for values out of range in a group before a step."""
         self._check_group(scheduled(group, self.defaults))
 
     def _later_options(self) -> Group:
-        """Options that checkpoints of older versions lack, and what they are there."""
+        """Return the defaults of options that checkpoints of older versions lack."""
         return options.OLDER
 
     @property
@@ -138,12 +138,13 @@ class GroupedOptimizer(Optimizer):
                     if self._arithmetic(group, p, where).strategy.random:
                         stream_names.names(words, group)
         except BaseException:
-            # The constructor's caller never sees the object; here the others stay as they were.
+            # After an error in the constructor nobody has the object; later, the other groups must
+            # stay.
             del self.param_groups[index:]
             raise
 
     def _check_precision(self, group: Group) -> None:
-        """Raise for a precision, rounding or compute_dtype that is not one of those known."""
+        """Raise for an unknown precision, rounding or compute_dtype."""
         if group["precision"] not in self.precisions:
             name = type(self).__name__
             check_composed(group["precision"], self.precisions, self.custom, name)
@@ -151,17 +152,17 @@ class GroupedOptimizer(Optimizer):
         validation.choice("low", group["low"], options.LOW)
 
     def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
-        """The parameters of a group, each with the words that name it in messages."""
+        """Yield the parameters of a group, each with its name for error messages."""
         group = self.param_groups[index]
         names = group.get("param_names") or ()
-        # Those of a whole group, whose parameters others have divided among processes, name none.
+        # Names of a whole group do not fit its parameters once other software has sharded them.
         known = len(names) == len(group["params"])
         for k, p in enumerate(group["params"]):
             name = f" ({names[k]})" if known else ""
             yield f"params[{k}]{name} of param_groups[{index}]", p
 
     def _parameters(self) -> Iterator[Tensor]:
-        """All parameters, in the order in which checkpoints count them."""
+        """Yield all parameters, in the order in which checkpoints number them."""
         for group in self.param_groups:
             yield from group["params"]
 
@@ -179,10 +180,10 @@ class GroupedOptimizer(Optimizer):
     def _check_arithmetic(self, group: Group, arith: Arithmetic, where: str) -> None:
         """Raise for hyperparameters that the arithmetic of a parameter cannot represent."""
 
-    # -- what a step is asked for ------------------------------------------------------------
+    # -- requests for steps -------------------------------------------------------------------
 
     def _request(self, only: tuple[int, Named] | None = None) -> Request:
-        """A step of all parameters, or of one, with the index of its group."""
+        """Return the request for a step of all parameters, or of one and its group's index."""
         settings = gradient_scaling.PLAIN
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         mine = (self.max_grad_norm, self.max_grad_value, self.nonfinite, scale, found)
@@ -211,7 +212,7 @@ class GroupedOptimizer(Optimizer):
     def _collect(self, skip: Container[int] = ()) -> list[Bucket]:
         """Check all parameters with gradients and sort them by the kernel they need.
 
-        Those whose ids are in `skip` are left out.
+        Parameters whose ids are in `skip` are left out.
         """
         found = (self._buckets(k, self._named(k), skip) for k in range(len(self.param_groups)))
         buckets = [bucket for some in found for bucket in some]
@@ -222,7 +223,7 @@ class GroupedOptimizer(Optimizer):
     def _buckets(
         self, index: int, named: Iterable[Named], skip: Container[int] = ()
     ) -> list[Bucket]:
-        """Check some parameters of one group and sort them by the kernel they need."""
+        """Check the named parameters of one group and sort them by the kernel they need."""
         group = self.param_groups[index]
         self._check_precision(group)
         self._check_scheduled(group)
@@ -235,7 +236,7 @@ class GroupedOptimizer(Optimizer):
                 validation.parameter(where, p, self.takes_expansions)
                 place_gradient(p)
                 validation.gradient(where, p, p.grad)
-                # What one launch sums over its rows belongs to the same processes.
+                # The rows that one launch sums over must belong to the same processes.
                 shared = (p.device_mesh, across(p)) if is_sharded(p) else None  # type: ignore[attr-defined]
                 kind = (self._arithmetic(group, p, where), p.device, self._form(p), shared)
                 kinds.setdefault(kind, []).append((where, p))
@@ -249,7 +250,7 @@ class GroupedOptimizer(Optimizer):
         return buckets
 
     def _form(self, p: Tensor) -> GradientForm:
-        """How the kernel of a parameter reads its gradient, which was checked."""
+        """Return how a parameter's kernel reads its gradient, which has been checked."""
         given = gradient_scaling.components(p, self._grad_low)
         fmt = format_of(given[0].dtype, "gradient")
         return GradientForm(fmt, len(given) > 1, self.max_grad_value is not None)
@@ -257,7 +258,7 @@ class GroupedOptimizer(Optimizer):
     def _check_state(
         self, group: Group, rule: Rule, arith: Arithmetic, where: str, p: Tensor
     ) -> None:
-        """Raise for a state that the kernel of a parameter does not take."""
+        """Raise for a state that a parameter's kernel cannot read."""
         state = self._made(p)
         if state:
             formats = states(rule, arith)
@@ -265,5 +266,5 @@ class GroupedOptimizer(Optimizer):
             state_validation.state_device(where, p, state, formats)
 
     def _made(self, p: Tensor) -> Group:
-        """A parameter's state where there is one: what others keep there alone is none."""
+        """Return a parameter's state; empty if only other software has entries there."""
         return entries.made_of(self.state, p)

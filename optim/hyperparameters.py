@@ -1,4 +1,4 @@
-"""The hyperparameters of a parameter group, as a step asks for them."""
+"""The hyperparameters of a parameter group, as a step reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Group = dict[str, Any]
 
 
 class GroupHyperparameters:
-    """The hyperparameters of a group for a bucket; see `mcf.optim.step.bucket.Hyperparameters`."""
+    """The hyperparameters of a group for a bucket (`mcf.optim.step.bucket.Hyperparameters`)."""
 
     def __init__(
         self,
@@ -38,14 +38,15 @@ class GroupHyperparameters:
         self._last: Group | None = None
 
     def given(self, read: Callable[[Any], Any]) -> Group:
-        """Scalars of the rule, and what else its coefficients read."""
+        """Return the scalars of the rule, and whatever else its coefficients read."""
         try:
             found = self._optimizer._all_given(self.options, self._arithmetic, read)
         except (TypeError, ValueError):
-            # No number: the check says which.
+            # A value is not a number; the check names it.
             self._optimizer._check_scheduled(self.options)
             raise
-        # Those of the first step were checked with the parameters; a device's are not compared.
+        # The first step's values were checked with the parameters. Values on a device are not
+        # compared.
         if read is float:
             last = self._last
             if last is not None and last != found and not self._at_other_rates(found, last):
@@ -54,18 +55,18 @@ class GroupHyperparameters:
         return found
 
     def _at_other_rates(self, now: Group, last: Group) -> bool:
-        """Whether scalars differ as schedules make them, which need not be checked in full."""
+        """Return whether only rates differ, as schedules change them: these need no full check."""
         for name in _RATES & now.keys():
             if type(self.options[name]) is not float or not 0 <= now[name] < math.inf:
                 return False
         return {**now, **{name: last[name] for name in _RATES & now.keys()}} == last
 
     def of_shape(self, shape: tuple[int, ...]) -> dict[str, float]:
-        """Scalars that depend on a parameter's shape."""
+        """Return the scalars that depend on a parameter's shape."""
         return self._optimizer._of_shape(self.options, shape)
 
     def ask_the_same(self) -> bool:
-        """Whether the group still asks for the rule and the arithmetic of the bucket."""
+        """Return whether the group still needs the rule and the arithmetic of the bucket."""
         group, optimizer = self.options, self._optimizer
         now = _values(group)
         if now is not None and now == self._before:
@@ -78,11 +79,11 @@ class GroupHyperparameters:
 
 
 def scheduled(group: Group, defaults: Group) -> Group:
-    """A group with hyperparameters that its range check takes for what they stand for.
+    """Return a group whose values stand for its scheduled hyperparameters in a range check.
 
-    Tensors that a step does not read, those of a device or of a graph that is captured, have no
-    values here. A schedule down to 0 can miss it from below by rounding errors, which are below
-    2**-20 of the rate that it began with.
+    Tensors that a step does not read (on a device, or in a graph that is being captured) are
+    replaced by a number within every range. A schedule down to 0 may go below 0 by rounding errors;
+    these are below 2**-20 of the initial rate.
     """
     found = {
         name: tuple(_looked_at(x, group) for x in value)
@@ -99,30 +100,30 @@ def scheduled(group: Group, defaults: Group) -> Group:
 
 
 def _looked_at(value: Any, group: Group) -> Any:
-    """A hyperparameter, or a number that is in every range for one that is not read."""
+    """Return a hyperparameter, or a number within every range for a tensor that is not read."""
     if not isinstance(value, Tensor):
         return value
     unread = group["capturable"] or value.device.type != "cpu" or isinstance(value, FakeTensor)
     return _WITHIN if unread else value.item() if value.numel() == 1 else value
 
 
-# What schedules change, in [0, inf).
+# The hyperparameters that schedules change, in [0, inf).
 _RATES = frozenset(("lr", "weight_decay"))
-# A number in the range of every hyperparameter that may be a tensor.
+# A number within the range of every hyperparameter that may be a tensor.
 _WITHIN = 0.5
-# Of these a group has one for each parameter.
+# Entries with one value per parameter.
 _NAMED = ("params", "param_names")
 
 
 def _kind(group: Group) -> tuple[Any, ...]:
-    """What the precision strategy and its arithmetic follow from, beside the parameter."""
+    """Return what determines the precision strategy and its arithmetic, besides the parameter."""
     return group["precision"], group["low"], group["compute_dtype"]
 
 
 def _values(group: Group) -> list[Any] | None:
-    """The options of a group that a rule or its arithmetic may follow from.
+    """Return the options of a group that determine its rule or its arithmetic.
 
-    None where one can be changed in place, so that nothing is said by its being the same.
+    Return None if a value can be changed in place, because then identity proves nothing.
     """
     found = [value for name, value in group.items() if name not in _CHANGING]
     kinds = set(map(type, found))
@@ -134,6 +135,6 @@ def _values(group: Group) -> list[Any] | None:
     return found if kinds <= _FIXED else None
 
 
-# Options that neither rule nor arithmetic follow from.
+# Options that determine neither rule nor arithmetic.
 _CHANGING = frozenset(("params", "param_names", "lr", "initial_lr", "weight_decay"))
 _FIXED = frozenset((int, float, bool, str, type(None), torch.dtype))

@@ -1,4 +1,4 @@
-"""Parameter groups from a module: options by name or by the kind of the owning module."""
+"""Parameter groups from a module: options by name or by class of the owning module."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# What a rule matches: modules of some classes, names by pattern, or what a function says.
+# A condition of a rule: module classes, a pattern of names, or a predicate.
 Match = type | tuple[type, ...] | str | Callable[[str, Tensor, nn.Module], bool]
 
 
 def param_groups(module: nn.Module, *rules: tuple[Match, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups for an optimizer: each parameter goes to the first rule that it matches.
+    """Return groups for an optimizer: each parameter goes to the first rule that it matches.
 
         groups = param_groups(
             model,
@@ -26,15 +26,15 @@ def param_groups(module: nn.Module, *rules: tuple[Match, dict[str, Any]]) -> lis
 
     Args:
         module: the model; each of its parameters is in exactly one group, under its name.
-        rules: pairs of what to match and the options of its group. A class or a tuple of classes
+        rules: pairs of a condition and the options of its group. A class or a tuple of classes
             matches the parameters that a module of that class owns itself; a string is a pattern
             (`fnmatch`, case counts) for the full name; a function gets name, parameter and owner.
-            Options are those of an optimizer's group; `dtype` is none of them, and converts the
-            parameters in place, exactly or with one rounding, before the optimizer sees them.
+            Options are those of an optimizer's group, and `dtype`, which converts the parameters in
+            place, exactly or with one rounding, before the optimizer sees them.
 
     Returns:
-        The groups of the rules in order, those left without parameters by earlier rules omitted,
-        and last the group of all other parameters.
+        The groups of the rules in order, without rules whose parameters all went to earlier rules;
+        last, the group of all other parameters.
 
     Raises:
         TypeError: for a rule of another form.
@@ -71,7 +71,7 @@ def param_groups(module: nn.Module, *rules: tuple[Match, dict[str, Any]]) -> lis
 
 
 def _owners(module: nn.Module) -> dict[str, nn.Module]:
-    """The module that owns each parameter, by the parameter's first name."""
+    """Return the module that owns each parameter, by the parameter's first name."""
     return {
         f"{prefix}.{name}" if prefix else name: owner
         for prefix, owner in module.named_modules()

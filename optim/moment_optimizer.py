@@ -1,4 +1,4 @@
-"""What optimizers with Adam's moments check and compute alike."""
+"""Checks and scalars that optimizers with Adam's moments share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def corrections(beta1, whole_beta2, power_beta1, power_whole_beta2):
     )
 
 
-# What every rule with Adam's moments computes.
+# The coefficients of every rule with Adam's moments.
 CORRECTIONS = Coefficients(
     corrections,
     (
@@ -59,19 +59,19 @@ def two_moments(
     coefficients: tuple[Coefficients, ...] = (),
     **fields: Any,
 ) -> Rule:
-    """A rule with `exp_avg` and `exp_avg_sq` and with weight decay, decoupled or in the gradient.
+    """Return a rule with `exp_avg`, `exp_avg_sq` and weight decay, decoupled or in the gradient.
 
     Args:
         name: see `Rule`.
         function: see `Rule`; it returns param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, then
             `results`, then the update and the increment of exp_avg_sq.
-        decoupled: where the weight decay enters.
+        decoupled: whether the weight decay enters the update instead of the gradient.
         results: see `function`.
-        firsts: further states that are kept as first moments are.
-        previous: further states, gradients of before.
-        maxima: further states that are kept as second moments are, their maxima so far say.
-        slow: averages that forget more slowly than the second moment.
-        coefficients: besides those that every such rule has.
+        firsts: further states that use the first-moment storage.
+        previous: further states that hold earlier gradients.
+        maxima: further states that use the second-moment storage, such as its running maximum.
+        slow: averages that decay more slowly than the second moment.
+        coefficients: coefficients in addition to CORRECTIONS.
         fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
     """
     return Rule(
@@ -116,14 +116,14 @@ class MomentOptimizer(LowPrecisionOptimizer):
             validation.flag(name, group.get(name, False))
 
     def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
-        # What a captured graph reads is not looked at.
+        # A value that a captured graph reads cannot be checked here.
         looked = not (group["capturable"] and isinstance(group["betas"][0], Tensor))
         if arith.strategy.feedback and looked and group["betas"][0] == 0:
             raise ValueError(
                 f"Invalid beta parameter at index 0: 0 with precision={group['precision']!r} of "
                 f"{where}, which keeps rounding errors in the first moment; allowed is more than 0"
             )
-        # Half the smallest number is the largest that rounds to 0.
+        # Half the smallest subnormal number is the largest value that rounds to 0.
         smallest = float(arith.format.min_subnormal) / 2
         if 0 < group["eps"] <= smallest:
             raise ValueError(
@@ -142,7 +142,7 @@ class MomentOptimizer(LowPrecisionOptimizer):
             "beta1": beta1,
             "beta2": high,
             "beta2_lo": low,
-            # Not split into components.
+            # beta2 as one number.
             "whole_beta2": beta2,
             "eps": read(group["eps"]),
             "weight_decay": read(group["weight_decay"]),
@@ -150,9 +150,9 @@ class MomentOptimizer(LowPrecisionOptimizer):
 
 
 def beta2_components(beta2: float | Tensor, arith: Arithmetic) -> tuple[Any, Any]:
-    """beta2 as the strict arithmetic of an expansion needs it, else as one number.
+    """Return beta2 in two components if the arithmetic is strict and needs them, else (beta2, 0).
 
-    Tensors for a tensor, which is not read.
+    The components of a tensor are tensors; its value is not read.
     """
     if not (arith.strict and arith.strategy.second is PAIR):
         return beta2, 0.0

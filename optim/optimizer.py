@@ -1,4 +1,4 @@
-"""What all optimizers of this package share: their constructor, what they store, checkpoints."""
+"""The base of all optimizers: constructor, steps, stored values and checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mcf.optim.user_warnings import LostUpdates
 
 
 class LowPrecisionOptimizer(GroupedOptimizer):
-    """An update rule under precision strategies; subclasses give the rule and its scalars."""
+    """An update rule under precision strategies; subclasses define the rule and its scalars."""
 
     # Whether the constructor has added its groups.
     _complete = False
@@ -42,7 +42,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         track_metrics: bool,
         **given: Unpack[options.Options],
     ) -> None:
-        """See the subclasses and `Options`; `track_metrics` keeps sums for `metrics`."""
+        """Create the optimizer; `track_metrics` keeps the sums that `metrics` needs."""
         given = options.renamed(given)
         options.known(type(self).__name__, given)
         mine = options.of_optimizer(given)
@@ -75,7 +75,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
             self._warn_of_no_effect(len(self.param_groups) - 1)
 
     def _warn_of_no_effect(self, first: int) -> None:
-        """Warn once where the precision of groups from `first` on does nothing for any of them."""
+        """Warn once if the precision of the groups from `first` on has no effect on anything."""
         if not self._told_of_no_effect:
             self._told_of_no_effect = user_warnings.warn_of_no_effect(self, first)
 
@@ -85,11 +85,11 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    # A caller's torch.compile has nothing to gain from what is only checks and one operator.
+    # torch.compile of a caller gains nothing here: a step is checks and one opaque operator.
     @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step on every parameter that has a gradient.
+        """Step every parameter that has a gradient.
 
         Gradients are read and never changed. Everything is checked before anything is changed.
 
@@ -97,14 +97,14 @@ class LowPrecisionOptimizer(GroupedOptimizer):
             closure: evaluates the model again and returns the loss, as in torch.
 
         Returns:
-            What the closure returned.
+            The result of the closure.
 
         Raises:
             ValueError, TypeError: for a gradient of another shape, dtype, device or layout than
                 its parameter, and for a parameter that changed dtype or shape after its first
                 step.
             RuntimeError: while a CUDA graph is captured, for groups that are not capturable and
-                for parameters that have not made a step before.
+                for parameters that have not been stepped before.
         """
         for index in range(len(self.param_groups)):
             self._check_capture(index, self._named(index))
@@ -120,7 +120,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
 
     def _take(self, steps: Steps, request: Request) -> None:
         """Take a requested step, after its closure and without the hooks of `step`."""
-        # Counts, caches and states are read and written: two threads would lose steps.
+        # Two threads at a time would lose steps: counts, caches and states are read and written.
         with self._lock:
             try:
                 steps.take(request)
@@ -129,7 +129,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
                     self.grad_norm = request.gradients.norm
 
     def _check_capture(self, index: int, named: Iterable[Named]) -> None:
-        """Raise where a graph would hold what the host computed once for parameters of a group."""
+        """Raise if a captured graph would freeze values that the CPU has computed once."""
         if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
             return
         if not self.param_groups[index]["capturable"]:
@@ -143,7 +143,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
             if p.grad is not None and (not state or state["step"].device != p.device):
                 raise RuntimeError(
                     f"step() while a CUDA graph is captured: {where} has no state on "
-                    f"{p.device} yet, and each replay would begin anew; take a step before"
+                    f"{p.device} yet, so each replay would reset it; take a step first"
                 )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -152,24 +152,22 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         if self._accumulator is not None:
             self._accumulator.zero()
 
-    # -- what is stored ----------------------------------------------------------------------
+    # -- stored values ------------------------------------------------------------------------
 
     @torch.no_grad()
     def master_weight(self, p: Tensor, *, exact: bool = False) -> Tensor | tuple[Tensor, ...]:
-        """The value that is really stored for a parameter: p + param_lo, or the master copy.
+        """Return the value that is stored for a parameter: p + param_lo, or the master copy.
 
-        After others wrote the parameter it is what the next step begins with.
+        After other code wrote to the parameter, it is the value that the next step begins with.
 
         Args:
             p: one of the optimizer's parameters.
             exact: return the stored tensors, whose sum is the value, instead of rounding it.
 
         Returns:
-            A new float32 tensor (float64 for a float64 parameter) of p's shape and layout (a copy
-            of a frozen
-            parameter of another dtype); or, with `exact`,
-            the tuple of stored components, largest first, not copied (but what is split into bf16
-            and further bits is joined to one float32).
+            A new float32 tensor (float64 for a float64 parameter) of p's shape and layout, or a
+            copy of a frozen parameter of another dtype. With `exact`, the tuple of stored
+            components, largest first, not copied; bf16 with further bits is joined to one float32.
 
         Raises:
             ValueError: if `p` is not a parameter of this optimizer.
@@ -183,7 +181,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         if exact:
             return tuple(like(p, t) for t in components)
         if p.dtype not in FORMATS:
-            # Frozen.
+            # A frozen parameter.
             return p.detach().clone()
         kind = torch.float64 if p.dtype == torch.float64 else torch.float32
         value = components[0].to(kind, copy=True)
@@ -192,10 +190,10 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         return like(p, value)
 
     def _stored(self, p: Tensor) -> tuple[Storage, list[Tensor]]:
-        """How a parameter's value is kept, and what is here of the tensors that keep it.
+        """Return the storage of a parameter's value and the local tensors that hold it.
 
-        The parameter itself (the components of an expansion) and the state beside it, where there
-        is one; as the next step begins with them.
+        The tensors are the parameter (or an expansion's components) and the state next to it, if
+        there is one, as the next step begins with them.
         """
         state = self._followed(p)
         if expansions.is_expansion(p):
@@ -208,7 +206,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
 
     @torch.no_grad()
     def _followed(self, p: Tensor) -> Group:
-        """The state of one of its parameters as the next step begins with it."""
+        """Return a parameter's state as the next step begins with it."""
         self._steps.tell()
         state = self._made(p)
         if not state or not self._steps.marks.perhaps(p):
@@ -220,17 +218,17 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         return rewritten.followed("p", p, state, arith, group["capturable"])
 
     def _group_of(self, p: Tensor) -> Group:
-        """The group of one of its parameters."""
+        """Return the group of a parameter."""
         return next(g for g in self.param_groups if any(p is q for q in g["params"]))
 
     @torch.no_grad()
     def reload_model_params(self) -> None:
-        """Take the values of all weights as they are, after others wrote them.
+        """Adopt the current values of all weights after other code wrote to them.
 
-        A step finds by itself what was written through a parameter or gave it other memory. This is
-        for writing in place through `p.data`, which leaves no trace. What is stored beside a weight
-        (a master copy, a low word, further bits) stays where it may belong to the weight that is
-        there now, and else begins anew, element by element.
+        A step detects by itself writes through a parameter and replaced memory. Call this after
+        writing in place through `p.data`, which leaves no trace. State next to a weight (a master
+        copy, a low word, further bits) is kept where it can belong to the present weight, and reset
+        otherwise, element by element.
         """
         found = []
         for index, group in enumerate(self.param_groups):
@@ -243,21 +241,21 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         rewritten.apply(found)
 
     def metrics(self, *, flat: bool = False) -> dict[str, Any]:
-        """What the last step did to the stored parameters; needs `track_metrics=True`.
+        """Return how the last step changed the stored parameters; needs `track_metrics=True`.
 
             run.log(optimizer.metrics(flat=True))
 
         Args:
-            flat: give the metrics of group 0 as `groups/0/edq` and so on, and numbers alone, as
-                loggers take them (wandb, TensorBoard, Lightning's `log_dict`).
+            flat: return numbers only, with the metrics of group 0 as `groups/0/edq` and so on, for
+                loggers (wandb, TensorBoard, Lightning's `log_dict`).
 
         Returns:
             A dict with `edq` (effective descent quality <e, d> / |d| of the intended update d and
             the effective one e, Definition 3.3 of the Collage paper, arXiv:2405.03637),
             `update_norm` (|d|), `edq_ratio` (edq / |d|; 1 when nothing is lost, NaN when d is 0),
-            `lost_param` and, for rules with a second moment, `lost_exp_avg_sq` (shares from 0 to 1
-            of additions that left the stored value as it was though what was added is not 0), over
-            all parameters; and `groups`, a list of the same for each parameter group, unless
+            `lost_param` and, for rules with a second moment, `lost_exp_avg_sq` (the share, 0 to 1,
+            of additions of a nonzero number that left the stored value unchanged), over all
+            parameters; and `groups`, a list of these metrics for each parameter group, unless
             `flat`. All are floats; those of a group without updates are 0 or NaN. Sums are kept in
             registers over blocks of elements: relative error below 1e-4.
 
@@ -273,19 +271,19 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     # -- checkpoints -------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as torch returns it, of what `torch.distributed.checkpoint` saves and moves.
+        """Return the state as torch does, in types that distributed checkpoints can save and move.
 
-        Groups are of plain data, dtypes by their names; 16-bit integers are int8 tensors with a
-        last dimension of 2, which share their memory.
+        Groups hold plain data, dtypes by name. 16-bit integers become int8 tensors with a last
+        dimension of 2, which share their memory.
         """
         return checkpoint.portable(super().state_dict())
 
     @torch.no_grad()
     def init_state(self) -> None:
-        """Make the states of all parameters that have none, as the first step would.
+        """Create the states of all parameters that have none, as the first step would.
 
-        For filling a new optimizer in place: torch.distributed.checkpoint otherwise makes a step
-        with gradients and learning rates of 0, which counts until a state is loaded.
+        Use it to fill a new optimizer in place. torch.distributed.checkpoint would otherwise take a
+        step with gradients and learning rates of 0, which counts until a state is loaded.
         """
         for index, group in enumerate(self.param_groups):
             rule = self._rule(group)
@@ -298,21 +296,22 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`, bit for bit; every state keeps its own dtype.
 
-        States go to parameters by name where both sides name all parameters of a group, else by
-        place, as in torch.
+        States go to parameters by name if both sides name all parameters of a group, otherwise by
+        index, as in torch.
 
         Raises:
             ValueError, TypeError: when the state is of another precision, shape or model; then
                 nothing has changed.
         """
-        # Like torch's own, which casts every state to its parameter's dtype.
+        # Overrides torch's method, which would cast every state to its parameter's dtype.
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         state_dict = checkpoint.in_order(self.param_groups, state_dict)
         checkpoint.check(self, state_dict)
         groups = checkpoint.groups(self, state_dict)
         states = checkpoint.states(self, state_dict)
-        # All at once, whatever interrupts; what is repeated would go on holding the old addresses.
+        # One assignment, so that no interrupt leaves half of it. Cached steps would hold old
+        # addresses.
         vars(self).update(state=states, param_groups=groups, _steps=self._steps.anew())
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
@@ -330,7 +329,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         vars(self).update({k: v for k, v in options.OF_OPTIMIZER.items() if k not in vars(self)})
         super().__setstate__(state)
         self.__dict__.setdefault("_required", frozenset(self.defaults))
-        # Of an older version, which did not have them.
+        # Groups of an older version lack later options.
         for group in (self.defaults, *self.param_groups):
             renamed = options.upgraded(group)
             group.clear()
@@ -339,10 +338,10 @@ class LowPrecisionOptimizer(GroupedOptimizer):
                 group.setdefault(name, default)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy with copies of the parameters, which keep their places in larger tensors."""
+        """Return a copy with copied parameters, which keep their offsets in larger tensors."""
         return randomness.deepcopied(self, memo)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickling and copying keep."""
+        """Return the attributes that pickling and copying keep."""
         mine = {name: getattr(self, name) for name in (*options.OF_OPTIMIZER, "_required")}
         return {**super().__getstate__(), **mine, "_track_metrics": self._track_metrics}

@@ -1,4 +1,4 @@
-"""The options that every optimizer of this package takes beside those of its rule."""
+"""The options that every optimizer takes in addition to the arguments of its rule."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ Group = dict[str, Any]
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments that all constructors pass on.
+    """Keyword arguments that all constructors accept.
 
-    Those of torch that choose among its implementations; here there is one, fused, for all
-    tensors of a step:
+    Options that choose among torch's implementations; here there is one, fused, for all tensors of
+    a step:
 
     - `foreach`, `fused`: None, True or False, without effect on any bit.
     - `capturable`: counts, tensor `lr` and `betas` and skipped steps stay on the device, for CUDA
       graphs; the same bits. See docs/drop_in.md.
     - `differentiable`: only False. The step is one opaque kernel and has no derivative.
 
-    Of weight decay, for rules where it is decoupled from the gradient:
+    For weight decay, in rules where it is decoupled from the gradient:
 
-    - `decouple_lr`: decouple it from the learning rate as well: a step takes (lr / peak_lr)
-      weight_decay p from p, and not lr weight_decay p.
-    - `peak_lr`: the largest learning rate of the schedule; by default that of the constructor.
-      `max_lr`, its name in older versions, is deprecated: schedulers keep their own there.
+    - `decouple_lr`: decouple it from the learning rate as well: a step subtracts (lr / peak_lr)
+      weight_decay p from p instead of lr weight_decay p.
+    - `peak_lr`: the largest learning rate of the schedule; by default the constructor's. The older
+      name `max_lr` is deprecated, because schedulers store a value of their own under it.
 
-    Those for all parameters of an optimizer, which are its attributes and may change at any time:
+    For all parameters of an optimizer; these are its attributes and may change at any time:
 
     - `max_grad_norm`: clip the norm of all gradients to it, as torch.nn.utils.clip_grad_norm_ does
       to gradients, inside the step; the norm is then in `grad_norm`.
     - `max_grad_value`: clip each element of the unscaled gradients to it, as clip_grad_value_ does.
-    - `nonfinite`: what an infinity or NaN in a gradient does: `"torch"` lets it into that
+    - `nonfinite`: the effect of an infinity or NaN in a gradient: `"torch"` propagates it to that
       element's parameter and state; `"skip"` makes the step change nothing; `"raise"` raises
       `NonFiniteGradientError` before anything has changed.
     - `check_numerics`: warn once (`LostUpdatesWarning`) where more than half of a group's updates
-      leave the stored weights as they were, because its rate is too small for its precision. A
-      sample of weights is compared in one of the first steps in which the rate does not rise;
-      every other step costs what it does without.
+      leave the stored weights unchanged, because its rate is too small for its precision. A sample
+      of weights is compared in one of the first steps in which the rate does not rise; other steps
+      have no extra cost.
 
-    Those of precisions that round stochastically:
+    For precisions that round stochastically:
 
     - `low`: how `"kahan"`, `"light"` and `"plus"` round the low component of a bf16 parameter,
-      `"nearest"` or `"stochastic"`. Stochastically it keeps updates of any size on the average.
-    - `seed`: of the random numbers, which depend on nothing but the seed, the step, the parameter
-      and the element's index in it. Kept in checkpoints.
-    - `stream_by`: what tells parameters apart there: `"name"`, where the optimizer is given named
-      parameters, which are the same in every grouping and part of a model, or `"place"`, their
-      place among all parameters. By default names where there are any. Kept in checkpoints; those
-      of older versions mean places.
+      `"nearest"` or `"stochastic"`. `"stochastic"` keeps updates of any size in the mean.
+    - `seed`: the seed of the random numbers, which depend only on it, the step, the parameter and
+      the element's index. Saved in checkpoints.
+    - `stream_by`: the key of a parameter's random numbers: `"name"`, for named parameters, which
+      does not depend on groups or on the part of a model, or `"place"`, its index among all
+      parameters. The default is the name, if there is one. Saved in checkpoints; older ones imply
+      `"place"`.
     """
 
     foreach: bool | None
@@ -77,10 +77,10 @@ class Options(TypedDict, total=False):
     stream_by: str | None
 
 
-# How the low component is rounded.
+# Roundings of the low component.
 LOW = ("nearest", "stochastic")
 
-# The options kept in every parameter group, as torch keeps them, and their defaults.
+# The options kept in every parameter group, as in torch, and their defaults.
 _FLAGS: Group = {
     "foreach": None,
     "capturable": False,
@@ -90,7 +90,7 @@ _FLAGS: Group = {
 }
 IN_GROUPS: Group = {**_FLAGS, "peak_lr": None, "low": "nearest", "seed": 0, "stream_by": None}
 
-# What they are in checkpoints that lack them.
+# Their values in checkpoints that lack them.
 OLDER: Group = {**IN_GROUPS, "stream_by": "place"}
 
 # The options that are attributes of the optimizer, and their defaults.
@@ -105,12 +105,12 @@ OF_OPTIMIZER: Group = {
 DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
 
 
-# What `peak_lr` was called. OneCycleLR writes this into groups, as Megatron's schedules do.
+# The former name of `peak_lr`. OneCycleLR and Megatron's schedules write this key into groups.
 _OLD = "max_lr"
 
 
 def renamed(given: Options) -> Options:
-    """A constructor's options under the names of today.
+    """Return a constructor's options under their present names.
 
     Raises:
         TypeError: for an option under both of its names.
@@ -123,17 +123,17 @@ def renamed(given: Options) -> Options:
     return {**{k: v for k, v in given.items() if k != _OLD}, "peak_lr": given[_OLD]}  # type: ignore[typeddict-item]
 
 
-# Groups of checkpoints are plain data; torch's tools for distributed ones take no dtypes.
+# Groups of checkpoints are plain data: torch's distributed checkpoints accept no dtypes.
 _DTYPES = {str(d).removeprefix("torch."): d for d in validation.COMPUTE_DTYPES}
 
 
 def dtype_of(value: Any) -> Any:
-    """A `compute_dtype` that may be given by its name, `"float32"`; others are left as they are."""
+    """Return the dtype of a `compute_dtype` given by name, `"float32"`; return others unchanged."""
     return _DTYPES.get(value, value) if isinstance(value, str) else value
 
 
 def saved(group: Mapping[str, Any]) -> Group:
-    """A group as checkpoints keep it."""
+    """Return a group as checkpoints store it."""
     names = {d: name for name, d in _DTYPES.items()}
     value = group.get("compute_dtype")
     if isinstance(value, torch.dtype):
@@ -142,7 +142,7 @@ def saved(group: Mapping[str, Any]) -> Group:
 
 
 def upgraded(group: Mapping[str, Any]) -> Group:
-    """A group from a checkpoint, of this version or another; entries of others stay."""
+    """Return a group from a checkpoint of any version in today's form; foreign entries stay."""
     if "compute_dtype" in group:
         group = {**group, "compute_dtype": dtype_of(group["compute_dtype"])}
     if "peak_lr" in group or _OLD not in group:
@@ -161,12 +161,12 @@ def _deprecated(stacklevel: int) -> None:
 
 
 def in_groups(options: Options) -> Group:
-    """The options that parameter groups keep, with defaults for those not given."""
+    """Return the options that parameter groups keep, with defaults."""
     return {**IN_GROUPS, **{k: v for k, v in options.items() if k in IN_GROUPS}}
 
 
 def of_optimizer(options: Options) -> Group:
-    """The options that are attributes, with defaults for those not given."""
+    """Return the options that are attributes, with defaults."""
     return {**OF_OPTIMIZER, **{k: v for k, v in options.items() if k in OF_OPTIMIZER}}
 
 
@@ -181,15 +181,15 @@ def known(name: str, options: Options) -> None:
         if given not in DEFAULTS:
             allowed = ", ".join(DEFAULTS)
             raise TypeError(
-                f"{name}.__init__() got an unexpected keyword argument {given!r}; beside its own "
+                f"{name}.__init__() got an unexpected keyword argument {given!r}; besides its own "
                 f"arguments it takes {allowed}"
             )
 
 
 def check(group: Group, mine: Collection[str]) -> None:
-    """Raise for combinations that torch refuses, in its words, and for what is not there.
+    """Raise for combinations that torch refuses, in its words, and for unsupported options.
 
-    `mine` names the group's entries that this package reads; the others may be anything.
+    `mine` names the entries that this package reads; others may hold anything.
 
     Raises:
         TypeError: for a value that is not a bool (or None, where None is allowed).
@@ -220,7 +220,7 @@ def check(group: Group, mine: Collection[str]) -> None:
 
 
 def check_rounding(group: Group) -> None:
-    """Raise for values of `low`, `seed` and `stream_by` that are none."""
+    """Raise for invalid values of `low`, `seed` and `stream_by`."""
     if group.get("stream_by") is not None:
         validation.choice("stream_by", group["stream_by"], stream_names.BY)
     validation.choice("low", group["low"], LOW)
@@ -229,11 +229,11 @@ def check_rounding(group: Group) -> None:
 
 
 def with_peak_lr(group: Group, given: Group) -> Group:
-    """A new group that decouples its weight decay, with the learning rate it is relative to.
+    """Return a group with the learning rate that its decoupled weight decay is relative to.
 
     Args:
         group: the group with all defaults.
-        given: what of it was given for it alone.
+        given: the entries that were passed for this group alone.
     """
     if not group["decouple_lr"]:
         return group
@@ -244,7 +244,7 @@ def with_peak_lr(group: Group, given: Group) -> Group:
 
 
 def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: str) -> None:
-    """Raise for a decoupling from the learning rate that the rule cannot have."""
+    """Raise if the rule cannot decouple its weight decay from the learning rate."""
     value = group["peak_lr"]
     if not group["decouple_lr"]:
         if value is not None:
@@ -252,7 +252,7 @@ def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: s
         return
     if not decoupled and slots.get("decayed") is not formulas.added_decay:
         option = "decoupled_weight_decay"
-        allowed = f"; allowed is {option}=True beside it" if option in group else ""
+        allowed = f"; set {option}=True as well" if option in group else ""
         raise ValueError(
             f"decouple_lr=True: the weight decay of {rule} is not decoupled from the gradient"
             + allowed
@@ -264,15 +264,15 @@ def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: s
 
 
 def weight_decay(group: Group, scalars: Group) -> Group:
-    """Scalars, numbers or tensors, whose decay is decoupled from lr: relative to `peak_lr`."""
+    """Return scalars, numbers or tensors, whose weight decay is relative to `peak_lr`."""
     value, whole = scalars["weight_decay"], group["peak_lr"]
-    # A GPU divides by a number as it multiplies by its inverse.
+    # A GPU divides by a Python number by multiplying with its inverse, which rounds differently.
     of = torch.full_like(value, whole) if isinstance(value, Tensor) else whole
     return {**scalars, "weight_decay": value / of}
 
 
 def check_tensors(group: Group, name: str, value: Any) -> None:
-    """Raise where torch's Adam refuses a hyperparameter that is a tensor."""
+    """Raise if torch's Adam would refuse a hyperparameter that is a tensor."""
     if isinstance(value, Tensor) and group["foreach"] and not group["capturable"]:
         raise ValueError(
             f"{name} as a Tensor is not supported for capturable=False and foreach=True"
@@ -280,7 +280,7 @@ def check_tensors(group: Group, name: str, value: Any) -> None:
 
 
 def signature(constructor: Callable[..., None]) -> inspect.Signature:
-    """A constructor's signature, with the options spelled out where it says `**options`."""
+    """Return a constructor's signature with `**options` spelled out."""
     found = inspect.signature(constructor)
     kept = [p for p in list(found.parameters.values())[1:] if p.kind is not p.VAR_KEYWORD]
     if len(kept) + 1 < len(found.parameters):

@@ -1,4 +1,4 @@
-"""Storage formats put together by the user."""
+"""Precisions that the user composes from storage formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcf.optim import validation
 from mcf.optim.storage.strategies import STORAGES, STRATEGIES, Strategy, named
 
 _PARAMETERS = tuple(n for n, s in STORAGES.items() if s.parameter_bytes is not None)
-# What versions before had as an experiment.
+# Experimental storages of earlier versions.
 _REMOVED = ("fp8", "fp8x2", "e5m2", "e5m2x2")
 _MOMENTS = {
     "exp_avg": (
@@ -27,29 +27,29 @@ _STOCHASTIC = tuple(n for n in _PARAMETERS if STORAGES[n].roundings)
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """How each tensor of an optimizer is stored, for a 16-bit parameter.
+    """The storage of each tensor of an optimizer, for a 16-bit parameter.
 
         AdamW(params, precision=Precision(param="pair", exp_avg="float32", exp_avg_sq="pair"))
 
     Args:
-        param: `"single"` (the 16-bit parameter alone), `"kahan"` or `"pair"` (and a low word),
-            `"split16"` or `"split8"` (and that many further bits; bf16 only), `"float32"` (and a
+        param: `"single"` (the 16-bit parameter alone), `"kahan"` or `"pair"` (with a low word),
+            `"split16"` or `"split8"` (with 16 or 8 further bits; bf16 only), `"float32"` (with a
             float32 copy).
         exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`,
             `"stochastic"` (bf16 rounded stochastically), `"ratio8"` (8 bits, relative to the root
-            of the stored second moment), `"ratio4"` (the same in 4 bits, two to a byte);
+            of the stored second moment), `"ratio4"` (that ratio in 4 bits, two per byte);
             `"se5m2"` (8 bits) for rules without a second moment.
         exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`,
-            `"stochastic"`, `"ue6m2"` (8 bits). Without an effect for rules that have none.
+            `"stochastic"`, `"ue6m2"` (8 bits). It has no effect for rules without one.
         rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter: the
             parameter itself, its low word, or the byte of `"split8"`.
         feedback: whether the parameter's rounding error goes into the first moment (ECO).
 
-    `str()` is what parameter groups and checkpoints keep: the name of the precision that is so
-    composed (`"plus"`), or the parts joined (`"pair_float32_pair"`), which optimizers take too.
+    `str()` returns the name that parameter groups and checkpoints keep: that of the equal named
+    precision (`"plus"`), or the parts joined (`"pair_float32_pair"`), which optimizers accept too.
 
     Raises:
-        ValueError: for a name that is not known, or parts that do not go together, with the reason.
+        ValueError: for an unknown name, or incompatible parts, with the reason.
     """
 
     param: str = "single"
@@ -59,14 +59,14 @@ class Precision:
     feedback: bool = False
 
     def __post_init__(self) -> None:
-        """Check the parts and that they go together."""
+        """Check the parts and their combination."""
         validation.choice("param", self.param, _PARAMETERS)
         for name, (allowed, reason) in _MOMENTS.items():
             given = getattr(self, name)
             if given in _REMOVED:
                 raise ValueError(
                     f"{name}={given!r}: moments in blocks of 8-bit numbers were an experiment and "
-                    "are no more; use 'ratio8' for exp_avg and 'ue6m2' for exp_avg_sq "
+                    "were removed; use 'ratio8' for exp_avg and 'ue6m2' for exp_avg_sq "
                     "(precision='8bit'), and mcf.optim.load_converted for checkpoints"
                 )
             if given in STORAGES and given not in allowed:
@@ -88,7 +88,7 @@ class Precision:
 
     @property
     def strategy(self) -> Strategy:
-        """The same, as optimizers use it."""
+        """The strategy that optimizers use for this precision."""
         words = [self.param, self.exp_avg, self.exp_avg_sq]
         words += ["stochastic"] * (self.rounding == "stochastic") + ["feedback"] * self.feedback
         return named(
@@ -117,10 +117,10 @@ class Precision:
 
     @classmethod
     def of(cls, precision: str) -> Precision:
-        """The parts of a precision, from its name or its parts joined.
+        """Return the precision with a name, or from its joined parts.
 
         Raises:
-            ValueError: for a string that is neither.
+            ValueError: for any other string.
         """
         if precision in STRATEGIES:
             s = STRATEGIES[precision]
@@ -134,10 +134,10 @@ class Precision:
 
 
 def parts(precision: Any) -> Precision | None:
-    """The precision whose parts are joined in a string; None for another string.
+    """Return the precision whose parts are joined in a string; None for another string.
 
     Raises:
-        ValueError: for parts that do not go together.
+        ValueError: for incompatible parts.
     """
     words = precision.split("_") if isinstance(precision, str) else []
     if len(words) < 3 or words[0] not in _PARAMETERS or set(words[3:]) - {"stochastic", "feedback"}:
@@ -147,15 +147,15 @@ def parts(precision: Any) -> Precision | None:
 
 
 def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimizer: str) -> None:
-    """Raise for a precision that is none of those `named` and cannot be put together either.
+    """Raise for a precision that is neither in `named` nor a valid composition.
 
     Args:
-        precision: what was given.
-        named: what the optimizer allows by name.
-        custom: whether others can be put together.
+        precision: the precision to check.
+        named: the names that the optimizer allows.
+        custom: whether it allows composed ones.
         optimizer: its name.
     """
-    # Not every value can be looked up in a dict.
+    # The value may be unhashable.
     known = precision in tuple(STRATEGIES)
     composed = None if known or not custom else parts(precision)
     if known and custom:
@@ -192,14 +192,14 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
 
 
 def _reason(strategy: Strategy, optimizer: str) -> str:
-    """Return why an optimizer has not a strategy that others have."""
+    """Return why an optimizer lacks a strategy that others have."""
     if strategy.feedback:
         return (
             "feeds rounding errors into a first moment that the update is a multiple of, which "
             f"{optimizer} has not"
         )
     if strategy.packed:
-        return f"keeps a first moment in 4 bits beside a second one, and {optimizer} has not both"
+        return f"keeps a first moment in 4 bits, which needs a second one; {optimizer} has not both"
     if strategy.narrow:
         return f"keeps moments as codes that need a second moment, which {optimizer} has not"
     reason = f"stores a second moment in more bits, and {optimizer} has none"
@@ -207,18 +207,18 @@ def _reason(strategy: Strategy, optimizer: str) -> str:
 
 
 def _codes_fit(composed: Precision, named: tuple[str, ...]) -> bool:
-    """Whether an optimizer that allows some precisions by name has moments for these codes."""
-    # "plus" is for second moments.
+    """Return whether an optimizer that allows `named` has the moments that these codes need."""
+    # Only optimizers with second moments have "plus".
     return "8bit" in named and ("plus" in named or not composed.exp_avg.startswith("ratio"))
 
 
 @functools.cache
 def strategy_of(precision: str) -> Strategy:
-    """The strategy of a precision that was checked."""
+    """Return the strategy of a precision that has been checked."""
     return STRATEGIES.get(precision) or Precision.of(precision).strategy
 
 
 def by_name(group: dict[str, Any]) -> dict[str, Any]:
-    """A group in which a `Precision` is replaced by its name."""
+    """Return a group in which a `Precision` is replaced by its name."""
     given = group.get("precision")
     return {**group, "precision": str(given)} if isinstance(given, Precision) else group

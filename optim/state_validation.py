@@ -1,4 +1,4 @@
-"""Checks of a parameter's state: what it has, of which dtypes, shapes and layouts, and where."""
+"""Checks of a parameter's state: entries, dtypes, shapes, layouts and devices."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def state(
     counted: bool = False,
     placed: bool = True,
 ) -> None:
-    """A parameter's state has the tensors, dtypes and shapes of its precision; and any of others.
+    """Raise unless a parameter's state has the tensors, dtypes and shapes of its precision.
 
-    Its numbers are not looked at where they are a device's, or `counted` as if they were. Where it
-    is `placed`, each process has the same elements of it and of the parameter.
+    Entries of other software may be there. Scalars are not read if they are on a device, or if
+    `counted`. If `placed`, the state must also be distributed over processes as its parameter is.
     """
     numbers = [name for name, _ in rule.numbers]
     wanted = {"step", *numbers, *formats}
@@ -45,7 +45,7 @@ def state(
     for name in ("step", *numbers):
         has_values(name, where, p, entry[name])
     for name in numbers:
-        # A device is not asked, and fake tensors have no values.
+        # Reading a device would wait for it, and fake tensors have no values.
         value = entry[name]
         elsewhere = isinstance(value, Tensor) and (value.device.type != "cpu" or counted)
         if not (elsewhere or isinstance(value, FakeTensor)):
@@ -101,9 +101,9 @@ def has_values(name: str, where: str, p: Tensor, value: Any) -> None:
 
 
 def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping[str, Any]) -> None:
-    """A parameter's state is where the parameter is, its numbers in tensors.
+    """Raise unless a parameter's state is on its device, with scalars in tensors.
 
-    Checkpoints may have Python's numbers there.
+    Only checkpoints may hold scalars as Python numbers.
     """
     for name in sorted(entries.own(entry) - names.keys()):
         t = entry[name]
@@ -123,7 +123,7 @@ def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping
 
 
 def step_count(where: str, value: Any) -> None:
-    """A count of steps is a whole number, from 0; as an integer or a 1-element tensor."""
+    """Raise unless a step count is a whole number from 0, as a number or a 1-element tensor."""
     if isinstance(value, Tensor) and value.numel() != 1:
         raise ValueError(f"state 'step' of {where} has shape {list(value.shape)}; allowed is one")
     number = value.item() if isinstance(value, Tensor) else value

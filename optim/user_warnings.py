@@ -1,7 +1,7 @@
-"""Warn the user, at the line of their code, of what a training would not show.
+"""Warnings, at the user's line, about problems that a training run would not show.
 
-That a learning rate is too small for what a precision stores, that a precision has no effect, and
-that the model has other parameters than its optimizer.
+They report a learning rate too small for the stored precision, a precision without effect, and a
+model whose parameters are no longer the optimizer's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mcf.optim.optimizer import LowPrecisionOptimizer
 
 _PACKAGE = __name__.rpartition(".")[0]
-# The packages of frames between the user's line and ours: hooks and wrappers of `step`.
+# Packages of the frames between the user's line and this one: hooks and wrappers of `step`.
 _PASSED = (_PACKAGE, "torch")
 
 
@@ -40,11 +40,11 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-# A group is looked at in these steps until its rate no longer rises, as it does in a warm-up.
+# A group is examined in these steps until its rate no longer rises, as it does in a warm-up.
 _STEPS = frozenset(8 << k for k in range(16))
-# The elements of a group that are compared: so many of each of so many tensors.
+# Sample size: elements per tensor, and tensors per group.
 _ELEMENTS, _TENSORS = 256, 16
-# The share of updates that may be lost.
+# The share of updates that may be lost without a warning.
 _MOST = 0.5
 
 
@@ -73,13 +73,13 @@ class LostUpdates:
     """Compares a sample of stored weights before and after a step, once for each group.
 
     Updates count as lost where the gradient is not 0 and every stored word stays as it was. A group
-    is compared in the first of the steps 8, 16, 32, ... at which its rate is no larger than it was
-    at the one before; afterwards its steps cost what they cost without the check. A warm-up in
-    stairs longer than those intervals is compared on its first stair.
+    is compared in the first of the steps 8, 16, 32, ... whose rate is no larger than in the
+    previous one of them; afterwards its steps have no extra cost. A warm-up in stairs longer than
+    those intervals is compared on its first stair.
     """
 
     def __init__(self, active: bool) -> None:
-        """Begin at the first step; nothing is ever looked at unless `active`."""
+        """Begin at the first step; only an `active` object compares anything."""
         self.active = active
         self._count = 0
         self._rates: dict[int, float] = {}
@@ -110,12 +110,12 @@ class LostUpdates:
         for p in group["params"]:
             if len(samples) == _TENSORS:
                 break
-            # Before its first step a parameter has no words next to it that could be compared.
+            # Before its first step a parameter has no state that could be compared.
             fresh = p.grad is None or not optimizer.state.get(p)
             if fresh or is_expansion(p) or not local(p.detach()).numel():
                 continue
             arith = optimizer._arithmetic(group, p, "p")
-            # Random rounding and feedback keep an update for later; full precision has no remedy.
+            # Stochastic rounding and feedback do not lose updates; full precision has no remedy.
             late = arith.strategy.stochastic or arith.strategy.feedback
             if late or arith.component in (FP32, FP64):
                 continue
@@ -169,17 +169,17 @@ def _warn(index: int, group: dict[str, Any], p: Tensor, share: float) -> None:
 
 
 def warn_of_replaced(groups: Iterable[Mapping[str, Any]], states: Mapping[Any, Any]) -> bool:
-    """Warn where no parameter can get a gradient; for a step that has found none.
+    """Warn if no parameter can get a gradient; for a step that has found none.
 
-    `Module.to_empty()` and `load_state_dict(assign=True)` put other parameters into a model. Those
-    of the optimizer are then on the meta device, or nothing refers to them any more.
+    `Module.to_empty()` and `load_state_dict(assign=True)` replace a model's parameters. The
+    optimizer's parameters are then on the meta device, or nothing else refers to them.
 
     Args:
-        groups: the optimizer's.
-        states: the optimizer's, by parameter.
+        groups: the optimizer's groups.
+        states: the optimizer's states, by parameter.
 
     Returns:
-        Whether a warning was given.
+        Whether a warning was issued.
     """
     params = [p for group in groups for p in group["params"] if p.requires_grad]
     if not params:
@@ -198,8 +198,8 @@ def warn_of_replaced(groups: Iterable[Mapping[str, Any]], states: Mapping[Any, A
 
 
 def _is_alone(params: list[Tensor], k: int, states: Mapping[Any, Any]) -> bool:
-    """Return whether a parameter is referred to by its optimizer alone."""
-    # The list of its group, `params`, and the argument of `getrefcount`.
+    """Return whether only its optimizer refers to a parameter."""
+    # References from the list of its group, `params`, and the argument of `getrefcount`.
     known = 3 + (params[k] in states)
     return sys.getrefcount(params[k]) <= known
 
@@ -208,22 +208,22 @@ class NoEffectWarning(UserWarning):
     """A precision for 16-bit parameters was given to an optimizer that has none."""
 
 
-# Precisions that ask for no more than a float32 parameter has anyway.
+# Precisions that need no more than a float32 parameter has.
 FULL_PRECISION = ("plain", "fp32_states", "master")
-# Precisions whose moments of float32 parameters are smaller.
+# Precisions with smaller moments for float32 parameters.
 SMALL_MOMENTS = ("bf16_sr", "8bit", "4bit")
 
 
 def warn_of_no_effect(optimizer: Any, first: int) -> bool:
-    """Warn where no parameter is stored otherwise than under precision="plain".
+    """Warn if every parameter is stored as under precision="plain".
 
     Args:
-        optimizer: one with `param_groups` and the arithmetic of a parameter, `_arithmetic`.
-        first: the first group that is new. Where no new group asks for a precision, nothing is
-            to be said.
+        optimizer: an optimizer with `param_groups` and the method `_arithmetic`.
+        first: the index of the first new group. There is no warning unless a new group asks for a
+            precision.
 
     Returns:
-        Whether a warning was given.
+        Whether a warning was issued.
     """
     asked = []
     for index, group in enumerate(optimizer.param_groups):
@@ -238,7 +238,7 @@ def warn_of_no_effect(optimizer: Any, first: int) -> bool:
                 asked.append((group["precision"], p.dtype))
     if asked:
         precision, dtype = asked[0]
-        # A wrapped class of torch stores no codes.
+        # Wrapped optimizers of torch cannot store codes.
         allowed = getattr(optimizer, "precisions", ("bf16_sr", "plain"))
         moments = [n for n in SMALL_MOMENTS if n in allowed and dtype == torch.float32]
         remedy = "use model.to(torch.bfloat16)"

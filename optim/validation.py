@@ -1,4 +1,4 @@
-"""Checks of hyperparameters, parameters, gradients and states; each says what is allowed."""
+"""Checks of hyperparameters, parameters and gradients; each error names what is allowed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SparseGradientError(TypeError, RuntimeError):
 def number(
     name: str, value: Any, *, low: float = 0.0, high: float = math.inf, open_high: bool = False
 ) -> None:
-    """A hyperparameter in [low, high], or [low, high) if `open_high`; may be a 0-dim tensor."""
+    """Raise unless a hyperparameter is in [low, high], or [low, high) if `open_high`."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
             short = {"learning rate": "lr"}.get(name, name)
@@ -46,7 +46,7 @@ def number(
 
 
 def betas(value: Any) -> None:
-    """`betas` is a pair of numbers in [0, 1)."""
+    """Raise unless `betas` is a pair of numbers in [0, 1)."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(f"Invalid betas: {value!r}; allowed is a pair of numbers")
     for k, beta in enumerate(value):
@@ -56,7 +56,7 @@ def betas(value: Any) -> None:
 
 
 def three_betas(value: Any) -> None:
-    """`betas` is three floats in [0, 1)."""
+    """Raise unless `betas` is three floats in [0, 1)."""
     if not isinstance(value, (tuple, list)) or len(value) != 3:
         raise ValueError(f"Invalid betas: {value!r}; allowed are three numbers")
     for k, beta in enumerate(value):
@@ -66,7 +66,7 @@ def three_betas(value: Any) -> None:
 
 
 def steps(name: str, value: Any) -> None:
-    """A number of steps from 1, or None."""
+    """Raise unless a number of steps is an int from 1, or None."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
@@ -76,13 +76,13 @@ def steps(name: str, value: Any) -> None:
 
 
 def flag(name: str, value: Any) -> None:
-    """A hyperparameter that is True or False."""
+    """Raise unless a hyperparameter is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def choice(name: str, value: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:
-    """A hyperparameter that is one of a few names."""
+    """Raise unless a hyperparameter is one of the known names."""
     if value not in tuple(known):
         allowed = ", ".join(repr(k) for k in known)
         raise ValueError(f"Unknown {name}: {value!r}; known are {allowed}")
@@ -92,16 +92,16 @@ COMPUTE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def compute_dtype(value: Any) -> None:
-    """`compute_dtype` is float32 or a 16-bit float."""
+    """Raise unless `compute_dtype` is float32 or a 16-bit float."""
     if value not in COMPUTE_DTYPES:
         allowed = ", ".join(map(str, COMPUTE_DTYPES))
         raise ValueError(f"Invalid compute_dtype: {value}; allowed are {allowed}")
 
 
 def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
-    """A parameter is a dense real floating-point tensor of a known format.
+    """Raise unless a parameter is a dense real floating-point tensor of a known format.
 
-    Or, where they are taken, an expansion of two 16-bit components.
+    With `expansions`, an expansion of two 16-bit components is allowed as well.
     """
     plain(where, p)
     check_parameter(where, p, expansions)
@@ -122,10 +122,10 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
 
 
 def plain(where: str, p: Tensor) -> None:
-    """A parameter's memory is what its dtype, shape and strides say.
+    """Raise unless a parameter's memory is described by its dtype, shape and strides.
 
-    Of a subclass that dispatches its operators itself nobody knows; fake tensors and expansions,
-    which are known, are taken.
+    A subclass that dispatches its operators itself may store anything, except for fake tensors and
+    expansions, which are known.
     """
     kind = type(p)
     if kind in _PLAIN or kind.__torch_dispatch__ is Tensor.__torch_dispatch__:
@@ -148,9 +148,9 @@ _PLAIN = frozenset((Tensor, Parameter))
 
 
 def replaced(where: str, p: Tensor) -> None:
-    """A parameter without a gradient is not one that `fully_shard` has put a DTensor in place of.
+    """Raise if `fully_shard` has replaced a parameter without a gradient by a DTensor.
 
-    FSDP marks those with their number.
+    FSDP marks such parameters with an attribute.
     """
     if hasattr(p, "_fsdp_orig_uid") and p.requires_grad:
         raise RuntimeError(
@@ -161,15 +161,15 @@ def replaced(where: str, p: Tensor) -> None:
 
 
 def later(p: Tensor) -> bool:
-    """Whether a parameter is checked when it has a gradient, and not before, as in torch.
+    """Return whether a parameter is checked only once it has a gradient, as in torch.
 
-    Frozen ones may be of any kind, and lazy ones have no shape yet.
+    Frozen parameters may have any dtype, and lazy ones have no shape yet.
     """
     return not p.requires_grad or is_lazy(p)
 
 
 def overlaps(p: Tensor) -> bool:
-    """Whether some stride is within the reach of the smaller ones."""
+    """Return whether a stride is within the extent of the smaller ones."""
     reach = 0
     for stride, size in sorted(zip(p.stride(), p.shape, strict=True)):
         if size > 1:
@@ -180,7 +180,7 @@ def overlaps(p: Tensor) -> bool:
 
 
 def distinct(where: str, params: Any) -> None:
-    """No parameter twice in one group: its two steps would run at the same time."""
+    """Raise if one group has a parameter twice: its two steps would run concurrently."""
     if not isinstance(params, (list, tuple)):
         return
     first: dict[int, int] = {}
@@ -192,7 +192,7 @@ def distinct(where: str, params: Any) -> None:
 
 
 def gradient(where: str, p: Tensor, grad: Tensor) -> None:
-    """A gradient is dense and has its parameter's shape and device, and its dtype or float32."""
+    """Raise unless a gradient is dense and has its parameter's shape, device and dtype."""
     if grad.layout is not torch.strided:
         raise SparseGradientError(
             f"{where}.grad has layout {grad.layout}; sparse gradients are not supported, allowed "
@@ -218,7 +218,7 @@ def gradient(where: str, p: Tensor, grad: Tensor) -> None:
 
 
 def in_words(t: Tensor) -> str:
-    """How a tensor is shared by processes."""
+    """Return how processes share a tensor, in words."""
     if not is_sharded(t):
         return "a plain tensor"
     return f"a DTensor with placements {tuple(t.placements)} on {t.device_mesh}"  # type: ignore[attr-defined]

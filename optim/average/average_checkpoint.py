@@ -1,4 +1,4 @@
-"""What is kept of an average of weights, new or from a checkpoint, which is checked first."""
+"""The state of an average of weights, new or from a checkpoint, which is checked first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcf.optim.sharding.shards import like, local, moved_like
 
 _ENTRIES = ("calls", "components", "decay", "every", "state")
 
-# A parameter, and what was saved of it.
+# A parameter, and its saved entry.
 Saved = list[tuple[Tensor, Mapping[str, Any]]]
 
 
@@ -25,17 +25,17 @@ def entry_of(
     dtype: torch.dtype,
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """What is kept of a parameter's average; of no weights yet where there is none.
+    """Return the state of a parameter's average, a new one if there is none.
 
     Args:
-        entry: what there is.
-        where: names the parameter.
+        entry: the present state, or None.
+        where: the parameter's name for error messages.
         p: the parameter.
-        dtype: of its average.
-        names: of the components.
+        dtype: the dtype of its average.
+        names: the names of the components.
 
     Raises:
-        ValueError, TypeError: for a parameter that is none or has changed.
+        ValueError, TypeError: for an invalid parameter, or one that has changed.
     """
     if entry is None:
         validation.parameter(where, p, True)
@@ -54,16 +54,16 @@ def entry_of(
 def checked(
     state_dict: Any, params: Sequence[Tensor], names: Sequence[str], dtypes: Sequence[torch.dtype]
 ) -> Saved:
-    """The entries of a checkpoint beside their parameters.
+    """Return the entries of a checkpoint, paired with their parameters.
 
     Args:
-        state_dict: what is loaded.
-        params: the parameters as checkpoints count them.
-        names: of the components.
-        dtypes: of the average of each parameter.
+        state_dict: the state dict to load.
+        params: the parameters in the order of checkpoints.
+        names: the names of the components.
+        dtypes: the dtype of each parameter's average.
 
     Raises:
-        ValueError, TypeError: where they do not fit.
+        ValueError, TypeError: for entries that do not fit.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
@@ -103,7 +103,7 @@ def _count(what: str, value: Any) -> None:
 
 
 def loaded(found: Saved) -> dict[Tensor, dict[str, Any]]:
-    """Copies on the parameters' devices and in their layouts."""
+    """Return copies of entries on the parameters' devices and in their layouts."""
     return {p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found}
 
 

@@ -1,4 +1,4 @@
-"""How an average of weights takes the weight of one more step, and its kernel."""
+"""The formula and the kernel by which an average of weights takes the weight of one more step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mcf.optim.step.opaque_operator import registered
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.slots import accumulate, param_components, param_value
 
-# What weights are stored in.
+# The formats in which weights are stored.
 FORMATS: dict[torch.dtype, Format] = {**_NUMBERS, torch.int16: INT16, torch.int8: INT8}
 
 
 def average(param, param_lo, average, average_lo, weight):
-    """a <- a + c (w - a), of a weight w as it is stored.
+    """a <- a + c (w - a), for a weight w as it is stored.
 
     c = 1 - decay makes an exponential average, c = 1 / n the mean of n weights, c = 1 a copy.
     """
@@ -29,12 +29,12 @@ def average(param, param_lo, average, average_lo, weight):
 
 
 def both_components(hi, lo):
-    """A parameter that is the sum of two numbers, neither of which is rounded away."""
+    """Return both components of a parameter, without rounding either away."""
     return hi, lo
 
 
 def one_component(hi, lo):
-    """A parameter that is read as one number."""
+    """Return a parameter that is read as one number, and 0."""
     return param_value(hi, lo), ZERO
 
 
@@ -42,13 +42,13 @@ def one_component(hi, lo):
 def kernel(
     weights: Storage, stored: tuple[Format, ...], averages: Storage, component: Format
 ) -> Elementwise:
-    """The kernel of averages of one kind of weights.
+    """Return the kernel of averages of weights with one storage.
 
     Args:
-        weights: how they are kept.
+        weights: the storage of the weights.
         stored: the formats of the tensors that `weights` reads, one or two.
-        averages: how the averages are kept.
-        component: the format of their components.
+        averages: the storage of the averages.
+        component: the format of the averages' components.
     """
     wide = component in (BF16, FP16)
     kept = tuple(averages.moment("average", component))

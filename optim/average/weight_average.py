@@ -25,16 +25,16 @@ from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
 
-# How an average is kept, by the number of its components.
+# The storage of an average, by the number of its components.
 KEPT: dict[int, Storage] = {1: SINGLE, 2: PAIR}
 
 
 class WeightAverage:
-    r"""An average of all weights of an optimizer, of their true values, kept as an expansion.
+    r"""An average of all weights of an optimizer, of their stored values, kept as an expansion.
 
     a <- a + (1 - decay) (w - a) after every step, or with `decay=None` a <- a + (w - a) / n, the
-    mean of n weights (Izmailov et al. 2018, arXiv:1803.05407); the first a is w. w is what the
-    optimizer really stores: p + param_lo, p and its further bits, or the master copy.
+    mean of n weights (Izmailov et al. 2018, arXiv:1803.05407); the first a is w. w is the value
+    that the optimizer stores: p + param_lo, p and its further bits, or the master copy.
 
         average = WeightAverage(optimizer, decay=0.999)
         for batch in data:
@@ -43,30 +43,30 @@ class WeightAverage:
         with average.swapped():
             evaluate(model)
 
-    In one bf16 number an average of decay .999 takes no w that is nearer than a quarter to a:
-    a thousandth of the difference is below half a unit. Two components (the default) take 2**-9 of
-    that, `dtype=torch.float32` with one component 2**-16. One update is
-    off by at most 2**-17 |a| for two components of bf16, 2**-22 of fp16, 2**-46 of float32,
-    2**-8, 2**-11, 2**-24 for one of them, and by 2**-22 (1 - decay) (|w| + |a|) from its
-    float32 registers (2**-51 for float64 parameters); fp16 also underflows, by 2**-24.
+    In one bf16 number an average of decay 0.999 ignores a w that differs from a by less than a
+    quarter: a thousandth of the difference is below half a unit. Two components (the default)
+    reduce this threshold to 2**-9 of it, `dtype=torch.float32` with one component to 2**-16. The
+    error of one update is at most 2**-17 |a| for two components of bf16, 2**-22 of fp16, 2**-46 of
+    float32, 2**-8, 2**-11, 2**-24 for one of them, plus 2**-22 (1 - decay) (|w| + |a|) from float32
+    registers (2**-51 for float64 parameters); fp16 also underflows, by 2**-24.
 
     Args:
-        optimizer: one of this package. Parameters are averaged from the first update on in which
-            they require gradients, those that are added later, too.
+        optimizer: an optimizer of this package. A parameter is averaged from the first update on in
+            which it requires gradients, even if it was added later.
         decay: in [0, 1), or None for equal weights; an attribute that may change at any time.
-        components: of the average, 1 or 2, each of the parameter's dtype: two bf16 numbers by
-            default, of which the first is the bf16 average.
+        components: the number of components of the average, 1 or 2, each of the parameter's dtype.
+            By default the first of two bf16 numbers is the bf16 average.
         dtype: None, or torch.float32 for float32 components of the averages of 16-bit parameters.
-        every: after how many calls of `optimizer.step` the average is updated; None for by
-            `update()` alone. An attribute, too.
+        every: the number of calls of `optimizer.step` between updates; None if only `update()`
+            updates the average. Also an attribute.
 
     Guarantees: the same bits on every executor, for any layout and sharding, and after a resume
     (`state_dict`). Averages of DTensors are DTensors; no process waits for another.
 
     Raises:
-        ValueError, TypeError: for what is out of range, naming the argument.
+        ValueError, TypeError: for arguments out of range, naming the argument.
         RuntimeError: for an update while a CUDA graph is captured whose replays would repeat the
-            weight of this one: of equal weights, and of the first update of a parameter.
+            factor of this update: with equal weights, and for a parameter's first update.
     """
 
     def __init__(
@@ -78,10 +78,9 @@ class WeightAverage:
         dtype: torch.dtype | None = None,
         every: int | None = 1,
     ) -> None:
-        """See the class."""
         if not isinstance(optimizer, LowPrecisionOptimizer):
             raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
             )
         if isinstance(components, bool) or components not in KEPT:
             raise ValueError(f"Invalid components: {components!r}; allowed are 1 and 2")
@@ -90,7 +89,7 @@ class WeightAverage:
         self.decay, self.every = decay, every
         self._check()
         self._optimizer, self._components, self._dtype = optimizer, components, dtype
-        # Of each parameter: how many weights were averaged, and what is here of the components.
+        # Per parameter: the number of weights averaged, and the local tensors of the components.
         self._state: dict[Tensor, dict[str, Any]] = {}
         self._calls = 0
         self._swapped = False
@@ -100,14 +99,14 @@ class WeightAverage:
         ]
 
     def close(self) -> None:
-        """Follow `optimizer.step` no more; the average stays, and `update()` works."""
+        """Stop following `optimizer.step`; the average stays, and `update()` works."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the weights as they are now; everything is checked before anything is changed."""
+        """Add the present weights to the average; check everything before any change."""
         if self._swapped:
             raise RuntimeError("update() inside swapped(): the weights are the averages there")
         self._check()
@@ -138,20 +137,20 @@ class WeightAverage:
 
     @torch.no_grad()
     def init_state(self) -> None:
-        """Make the averages of all parameters that have none, of no weights yet.
+        """Create the averages of all parameters that have none, of no weights yet.
 
-        For filling them in place, as torch.distributed.checkpoint does.
+        Use it to fill them in place, as torch.distributed.checkpoint does.
         """
         for index in range(len(self._optimizer.param_groups)):
             for where, p in self._optimizer._named(index):
                 if not validation.later(p):
                     self._state[p] = self._entry(where, p)
 
-    # -- what is averaged ----------------------------------------------------------------------
+    # -- averages ------------------------------------------------------------------------------
 
     @torch.no_grad()
     def weight(self, p: Tensor, *, exact: bool = False) -> Tensor | tuple[Tensor, ...]:
-        """The average of a parameter; its weight where nothing was averaged yet.
+        """Return the average of a parameter; its weight if nothing was averaged yet.
 
         Args:
             p: one of the optimizer's parameters.
@@ -174,19 +173,19 @@ class WeightAverage:
         return like(p, values.rounded(values.exact(*map(local, kept)), kind))
 
     def float32_weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """`mcf.optim.float32_weights` of a model, with the averages in place of the weights."""
+        """Return `mcf.optim.float32_weights` of a model, with averages instead of weights."""
         return named_weights(model, self._optimizer, self.weight)
 
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
-        """Have the averages as weights, rounded to the parameters' dtype, inside a `with` block.
+        """Use the averages as weights, rounded to the parameters' dtype, inside a `with` block.
 
-        Afterwards the weights have the bits of before, and training goes on as if nothing had
-        been. It takes the memory of a second set of parameters.
+        Afterwards the weights have their previous bits, and training continues unaffected. It needs
+        the memory of a second set of parameters.
 
         Raises:
-            RuntimeError: where it is entered twice; from a step and an `update` inside; and
-                afterwards, if anything wrote the weights inside, which is undone.
+            RuntimeError: if it is entered twice; from a step or an `update` inside; and afterwards,
+                if the weights were written inside, which is undone.
         """
         if self._swapped:
             raise RuntimeError("swapped() inside swapped()")
@@ -209,9 +208,9 @@ class WeightAverage:
 
     @torch.no_grad()
     def copy_to_weights(self) -> None:
-        """Make the averages the weights, for good: with what the optimizer stores beside them.
+        """Set the weights, and the state stored next to them, to the averages permanently.
 
-        Each is rounded once to what the precision stores. Moments stay as they are.
+        Each is rounded once to what the precision stores. Moments are unchanged.
         """
         if self._swapped:
             raise RuntimeError("copy_to_weights() inside swapped()")
@@ -222,9 +221,9 @@ class WeightAverage:
     # -- checkpoints ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs for the same bits: plain data and tensors, not copied.
+        """Return all that a resumed run needs for the same bits, without copying tensors.
 
-        States are under the number of their parameter, counted as the optimizer's checkpoint does.
+        States are keyed by the index of their parameter, as in the optimizer's checkpoint.
         """
         own = {"calls": self._calls, "decay": self.decay, "every": self.every}
         state = {
@@ -236,11 +235,11 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned, of any layout of the parameters; `decay`, too.
+        """Load the result of `state_dict`, from any layout of the parameters, including `decay`.
 
         Raises:
-            ValueError, TypeError: where it is of other components, dtypes, shapes or parameters;
-                then nothing has changed.
+            ValueError, TypeError: for other components, dtypes, shapes or parameters; then nothing
+                has changed.
         """
         params = list(self._optimizer._parameters())
         found = average_checkpoint.checked(
@@ -256,7 +255,7 @@ class WeightAverage:
         self._state = average_checkpoint.loaded(found)
         self._calls = int(state_dict["calls"])
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- implementation ------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self.decay is not None:
@@ -267,17 +266,17 @@ class WeightAverage:
         return ("average", "average_lo")[: self._components]
 
     def _kind(self, p: Tensor) -> torch.dtype:
-        """The dtype of a parameter's average."""
+        """Return the dtype of a parameter's average."""
         return torch.promote_types(p.dtype, self._dtype) if self._dtype else p.dtype
 
     def _entry(self, where: str, p: Tensor) -> dict[str, Any]:
-        """A parameter's state, which is new where there is none, and is nowhere yet."""
+        """Return a parameter's state; a new one is not stored yet."""
         return average_checkpoint.entry_of(
             self._state.get(p), where, p, self._kind(p), self._names()
         )
 
     def _check_capture(self, where: str, entry: dict[str, Any]) -> None:
-        """Raise where a CUDA graph would hold the weight that this update alone has."""
+        """Raise if a CUDA graph would freeze the factor that only this update has."""
         if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
             return
         if self.decay is None or not entry["n_averaged"]:
@@ -287,14 +286,14 @@ class WeightAverage:
             )
 
     def _weight(self, entry: dict[str, Any]) -> float:
-        """c of the formula."""
+        """Return c of the formula."""
         count: int = entry["n_averaged"]
         if self.decay is None or not count:
             return 1.0 / (count + 1)
         return 1.0 - float(self.decay)
 
     def _value(self, p: Tensor) -> values.Value:
-        """The exact average of what is here of a parameter."""
+        """Return the exact average of the local part of a parameter."""
         entry = self._state[p]
         return values.exact(*(local(entry[n]) for n in self._names()))
 

@@ -1,4 +1,4 @@
-"""States of optimizers, ours and others', read as the numbers they mean."""
+"""Numerical values of optimizer states, of this package and of other libraries."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mcf.optim.storage import values
 from mcf.optim.storage.strategies import HIDDEN, STORAGES
 from mcf.optim.storage.values import Value
 
-# Moments that versions before stored in blocks of 128 numbers of 8 bits, read once more. A state
-# was one or two tensors of `torch.float8_e4m3fn` or `torch.float8_e5m2` and an int8 exponent for
-# each block; of second moments it was the root. A number was (hi + 2**-p lo) 2**exponent, with p
-# the bits of the format.
+# Earlier versions stored moments in blocks of 128 numbers of 8 bits; they can still be read. A
+# state was one or two tensors of `torch.float8_e4m3fn` or `torch.float8_e5m2` and an int8 exponent
+# for each block; of second moments the root was stored. A number was (hi + 2**-p lo) 2**exponent,
+# with p the bits of the format.
 BLOCK = 128
 EXPONENT = "_exponent"
 
@@ -27,12 +27,12 @@ _ROOTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp
 
 
 def block_parts(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a state that stored a moment so: one or two of codes, and the exponents."""
+    """Return the tensors that store a moment in blocks: one or two of codes, and the exponents."""
     return {n: state[n] for n in (name, f"{name}_lo", f"{name}{EXPONENT}") if n in state}
 
 
 def read_blocks(name: str, state: Mapping[str, Tensor]) -> Tensor:
-    """The numbers of a moment, float32 of its shape, as the steps of then read_blocks them."""
+    """Return the numbers of a moment in blocks, as float32, as steps of that version read them."""
     codes, *low = (t for n, t in block_parts(name, state).items() if not n.endswith(EXPONENT))
     number = codes.float()
     if low:
@@ -44,20 +44,20 @@ def read_blocks(name: str, state: Mapping[str, Tensor]) -> Tensor:
     return number * number if name in _ROOTS else number
 
 
-# What reads a parameter with one of these states beside it.
+# The storage of a parameter, by the state next to it.
 _KEPT = {s.hidden: s for s in STORAGES.values() if s.hidden}
 
 
 @dataclasses.dataclass
 class Meaning:
-    """What an optimizer keeps for one parameter.
+    """The numerical values that an optimizer stores for one parameter.
 
     Args:
         step: the number of steps so far.
         tensors: the parameter (`param`) and the states of its shape, by torch's names.
-        numbers: states that are one number.
+        numbers: the scalar states.
         empty: whether there was no state.
-        stored: the tensors as they were found, by the names under which ours store them.
+        stored: the original tensors, by this package's names.
     """
 
     step: int
@@ -68,14 +68,14 @@ class Meaning:
 
 
 def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: str) -> Meaning:
-    """The meaning of a parameter and its state.
+    """Return the numerical values of a parameter and its state.
 
-    Known are the states of this package, of torch.optim, bf16_fused_adam (`mantissas`), torchao
-    (8-bit, 4-bit and fp8 states, which say themselves what they are), and what
-    `mcf.optim.conversion.others` makes plain.
+    It reads states of this package, torch.optim, bf16_fused_adam (`mantissas`), torchao (8-bit,
+    4-bit and fp8 states, which can dequantize themselves), and those that
+    `mcf.optim.conversion.others` translates.
 
     Raises:
-        ValueError, TypeError: for a state that none of them has.
+        ValueError, TypeError: for a state of none of these.
     """
     found = {name: _plain(value) for name, value in entry.items() if value is not None}
     empty = not found
@@ -96,7 +96,7 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
     elif mantissas is not None:
         parameter = values.exact(_concatenated(p, mantissas))
     elif compensation is not None and compensation.shape == p.shape:
-        # optimi adds its compensation to the parameter, as we do.
+        # optimi, too, adds its compensation to the parameter.
         parameter = values.exact(p, compensation)
         stored["param_lo"] = compensation
     else:
@@ -125,22 +125,22 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
 
 
 def _plain(value: Any) -> Any:
-    """A tensor that torch knows; quantised ones of torchao in float32, which is what they mean."""
+    """Return a value, or a quantised tensor of torchao as plain float32."""
     if isinstance(value, Tensor) and type(value) not in (Tensor, torch.nn.Parameter):
         return value.dequantize() if hasattr(value, "dequantize") else value
     return value
 
 
 def _concatenated(p: Tensor, mantissas: Tensor) -> Tensor:
-    """The float32 whose upper half is p and whose lower half the bits of `mantissas` are."""
+    """Return the float32 with upper half p and the bits of `mantissas` as lower half."""
     upper = p.detach().contiguous().view(torch.int16).to(torch.int32) << 16
     lower = mantissas.contiguous().view(torch.int16).to(torch.int32) & 0xFFFF
     return (upper | lower).view(torch.float32)
 
 
 def options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's hyperparameters under torch's names."""
-    # optimi has the name that was ours once.
+    """Return a group's hyperparameters under torch's names."""
+    # optimi uses the name that was ours before.
     known = upgraded(group)
     found = {k: v for k, v in known.items() if k not in ("params", "param_names")}
     if "beta1" in found and "beta2" in found:

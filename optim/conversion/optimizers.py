@@ -1,4 +1,4 @@
-"""Optimizers and their states under another precision, and from and to other libraries."""
+"""Conversion of optimizers and their states to other precisions, and to other libraries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mcf.optim.rules.sgd import SGD
 from mcf.optim.rules.stable_adamw import StableAdamW
 from mcf.optim.storage.strategies import PrecisionName
 
-# The longer names first, as one is part of others.
+# Longer names first, because they contain shorter ones.
 _OURS: tuple[type[LowPrecisionOptimizer], ...] = (
     CollageAdamW, ScheduleFreeAdamW, StableAdamW, AdEMAMix, AdamW, NAdam, RAdam, Adamax, Adam, Adan,
     SGD, Lion, Muon,
@@ -48,33 +48,34 @@ def convert(
     params: Iterable[Tensor] | None = None,
     **options: Any,
 ) -> tuple[Any, Report]:
-    """A new optimizer that goes on where another one is, under another precision or class.
+    """Return a new optimizer that continues another one under another precision or class.
 
         optimizer, report = mcf.optim.convert(torch_adamw, "plus", params=bf16_model.parameters())
 
     Each number (the parameter with its compensation, extra bits or master copy; each moment with
-    its low word) is taken exactly and rounded once to what the target stores; the report says
-    where. Steps, groups and hyperparameters come along. A parameter without a state gets one of no
-    steps where that keeps bits which the visible parameter does not: a float32 checkpoint starts
+    its low word) is read exactly and rounded once to the target's storage; the report lists
+    roundings. Step counts, groups and hyperparameters are copied. A parameter without a state gets
+    one with 0 steps if it keeps bits that the visible parameter cannot: a float32 checkpoint starts
     in `plus` or `light` with all the bits they hold.
 
     Args:
-        optimizer: one of this package, of torch.optim, optimi, bf16_fused_adam, torchao,
+        optimizer: an optimizer of this package, of torch.optim, optimi, bf16_fused_adam, torchao,
             bitsandbytes, FlashOptim, HeavyBall, TransformerEngine, TorchDistX or the Collage
             authors' (AdamW and Adam of each, Lion and SGD where torch or it has them).
-        precision: the target's; by default that of `optimizer`, else the class's own default.
-        to: the target's class; by default the same, or ours of that name. Of torch.optim for a
-            way back: states then have the parameter's dtype, as torch keeps them.
+        precision: the target's precision; by default that of `optimizer`, else the class's default.
+        to: the target's class; by default the same, or this package's class of that name. For a
+            class of torch.optim states get the parameter's dtype, as in torch.
         params: the target's parameters in the order of `optimizer`'s, of any of the four dtypes;
-            their values are overwritten. By default the same tensors: their visible values are
-            those of the new precision then, and `optimizer` must not be used any more.
-        options: further options of the target's groups, in place of those that come along.
+            their values are overwritten. By default the same tensors: they then have the visible
+            values of the new precision, and `optimizer` must not be used any more.
+        options: options of the target's groups that replace the copied ones.
 
     Returns:
         The new optimizer and the report.
 
     Raises:
-        ValueError, TypeError: for what does not fit, before any parameter is changed.
+        ValueError, TypeError: for arguments or states that do not fit, before any parameter is
+            changed.
     """
     source = [
         (libraries.options(group), group.get("param_names"), [
@@ -105,20 +106,20 @@ def load_converted(
 ) -> Report:
     """Load into an optimizer the state dict of another precision, class or library.
 
-    Its hyperparameters stay as they are; load the learning rate with its schedule. States go to
-    parameters by name where both sides name all of theirs, else by place.
+    The optimizer's hyperparameters are unchanged; load the learning rate with its schedule. States
+    go to parameters by name if both sides name all parameters, otherwise by index.
 
     Args:
-        optimizer: of this package or of torch.optim.
-        state_dict: what the other's `state_dict()` returned.
-        params: the parameters that belong to it, in the order of its groups (the float32 weights of
-            a checkpoint, say); by default the values of `optimizer`'s own.
+        optimizer: an optimizer of this package or of torch.optim.
+        state_dict: the result of the other optimizer's `state_dict()`.
+        params: the parameters that belong to `state_dict`, in the order of its groups (such as the
+            float32 weights of a checkpoint); by default the values of `optimizer`'s own.
 
     Returns:
-        What was rounded.
+        A report of what was rounded.
 
     Raises:
-        ValueError, TypeError: for what does not fit, before anything is changed.
+        ValueError, TypeError: for states that do not fit, before anything is changed.
     """
     saved = state_dict["param_groups"]
     count = sum(len(group["params"]) for group in saved)
@@ -144,12 +145,12 @@ def load_converted(
 
 
 def float32_checkpoint(optimizer: LowPrecisionOptimizer) -> tuple[list[Tensor], dict[str, Any]]:
-    """Float32 weights, and the state dict of torch's optimizer of the same name for them.
+    """Return float32 weights, and the state dict of torch's optimizer of the same name for them.
 
     Returns:
-        For each parameter in order the value that is stored, rounded to float32 (float64 for
-        float64 parameters; frozen ones of other dtypes are as they are), and the state dict. A pair
-        of two bf16 numbers that are far apart is rounded; all else is exact.
+        The stored value of each parameter in order, rounded to float32 (float64 for float64
+        parameters; frozen ones of other dtypes are unchanged), and the state dict. Only a pair of
+        two bf16 numbers that are far apart is rounded; all else is exact.
     """
     params = [
         Parameter(torch.empty_like(p, dtype=_wide(p.dtype)), p.requires_grad)
@@ -161,39 +162,42 @@ def float32_checkpoint(optimizer: LowPrecisionOptimizer) -> tuple[list[Tensor], 
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What a checkpoint in float32 has for a parameter."""
+    """Return the dtype of a parameter in a float32 checkpoint."""
     return dtype if dtype == torch.float64 or dtype not in FORMATS else torch.float32
 
 
 def _entry(optimizer: Optimizer, p: Tensor) -> Mapping[str, Any]:
-    """What an optimizer keeps of a parameter; where others wrote that, as a step would take it."""
+    """Return an optimizer's state of a parameter, as its next step would begin with it."""
     mine = isinstance(optimizer, LowPrecisionOptimizer) and optimizer._followed(p)
     entry: Mapping[str, Any] = mine or optimizer.state.get(p, {})
     unscaled = getattr(optimizer, "get_unscaled_state", None)
     if unscaled is not None:
-        # TransformerEngine's, whose scales are elsewhere.
+        # TransformerEngine keeps the states' scales elsewhere.
         return {name: unscaled(p, name) for name in entry}
     return {
-        # FlashOptim's, objects around tensors.
+        # FlashOptim keeps objects around tensors.
         name: value.materialize() if hasattr(value, "materialize") else value
         for name, value in entry.items()
     }
 
 
 def _class(optimizer: Optimizer) -> type[Optimizer]:
-    """Our class of the same name, ignoring what other libraries add to it."""
+    """Return our class of the same name, ignoring prefixes and suffixes of other libraries."""
     if isinstance(optimizer, LowPrecisionOptimizer):
         return type(optimizer)
     name = type(optimizer).__name__
     if hasattr(optimizer, "adam_w_mode"):
-        # TransformerEngine's and apex's FusedAdam are either.
+        # The FusedAdam of TransformerEngine and apex can be either.
         return AdamW if optimizer.adam_w_mode else Adam
     if "AdamWScheduleFree" in name:
         return ScheduleFreeAdamW
     for known in _OURS:
         if known.__name__ in name:
             return known
-    raise ValueError(f"no optimizer of this package is called as {name} is; name one with to=")
+    raise ValueError(
+        f"to is not given, and no optimizer of this package is named like {name}; pass its class "
+        "as to="
+    )
 
 
 def _options(
@@ -202,9 +206,9 @@ def _options(
     precision: PrecisionName | Precision | None,
     more: dict[str, Any],
 ) -> dict[str, Any]:
-    """The options of a target's group."""
+    """Return the options of a target's group."""
     make: Any = cls
-    # Every precision has an effect on 16 bits: a stand-in of float32 would make a warning.
+    # A stand-in of float32 would cause the warning about a precision without effect.
     defaults = make([Parameter(torch.zeros(1, 2, dtype=torch.bfloat16, device="cpu"))]).defaults
     known = {*defaults, "initial_lr", *({"mode"} & inspect.signature(cls).parameters.keys())}
     foreign_names = sorted(more.keys() - known)
@@ -216,7 +220,7 @@ def _options(
     found = {k: copy.deepcopy(v) for k, v in given.items() if k in defaults}
     if precision is not None:
         found["precision"] = precision
-    # What another precision rounds may have no low word here.
+    # The target's precision may have no low component to round.
     target = {**defaults, **found}.get("precision", "plain")
     if "low" not in more and not strategy_of(str(target)).param.has_low:
         found.pop("low", None)

@@ -1,6 +1,6 @@
-"""States of other libraries, recognised by their keys and written as plain ones under our names.
+"""States of other libraries, recognised by their keys and translated to ours.
 
-What they mean is theirs: the numbers that a step of theirs would read.
+Their values are the numbers that a step of the library would read.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ State = dict[Any, Any]
 def translated(
     p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: str
 ) -> Mapping[str, Any]:
-    """A parameter's state as one of torch.optim's or ours.
+    """Return a parameter's state in the form of torch.optim or of this package.
 
     - bitsandbytes: `state1`, `state2`, float32 or codes of 8 bits, with `qmap1` and `absmax1` of
-      blocks (or `max1` of the tensor), also packed as newer versions save them. One state alone is
-      the moment of Lion or the momentum of SGD: the state does not say which.
+      blocks (or `max1` of the tensor), also packed as newer versions save them. A single state is
+      the moment of Lion or the momentum of SGD; the state does not say which.
     - FlashOptim: `exp_avg::quantized` and `::scales`, `error_bits` of the parameter.
     - HeavyBall's AdamW: `update_by_adam_exp_avg_0`, with `::ecc` of states and `param::ecc`.
-    - TransformerEngine's FusedAdam: `master_param`, of 16 bits where it holds remainders.
+    - TransformerEngine's FusedAdam: `master_param`, in 16 bits if it holds remainders.
     - TorchDistX's AnyPrecisionAdamW: `compensation`; the Collage authors': `weight_accounted`,
       `exp_avg_sq_accounted`.
-    - AdEMAMix of its authors: `exp_avg_fast`; schedule-free AdamW of its: `z`, in train mode.
-    - optimi (`kahan_comp`) and HeavyBall keep moments divided by 1 - beta^t: they are multiplied
-      again.
+    - AdEMAMix's authors: `exp_avg_fast`; schedule-free AdamW's authors: `z`, in train mode.
+    - optimi (`kahan_comp`) and HeavyBall keep moments divided by 1 - beta^t, which is undone here.
 
-    Others are returned as they are.
+    Other states are returned unchanged.
 
     Args:
-        p: the parameter, as the library has it.
+        p: the library's parameter.
         entry: its state; not changed.
         group: the options of its group, betas under torch's name.
-        where: names the parameter.
+        where: the parameter's name for error messages.
 
     Raises:
-        ValueError, TypeError: for what has a library's keys and not its form.
+        ValueError, TypeError: for a state with a library's keys but not its form.
     """
     found = dict(entry)
     for recognised, read in _LIBRARIES:
@@ -52,14 +51,14 @@ def translated(
             found = read(p, found, group, where)
     odd = sorted(str(k) for k in found if not isinstance(k, str) or "::" in k)
     if odd:
-        raise ValueError(f"{where} has states {odd}, which are of no library that is known")
+        raise ValueError(f"{where} has states {odd}, which belong to no known library")
     return found
 
 
 # -- 8 bits and a scale for each block ---------------------------------------------------------
 
 _PACKED = "__bnb_optimizer_quant_state__"
-# Of gradients and updates, for clipping.
+# Norms of gradients and updates, which clipping needs.
 _NORMS = ("gnorm_vec", "unorm_vec", "new_max1", "new_max2")
 
 
@@ -71,7 +70,7 @@ def _bitsandbytes(p: Tensor, found: State, group: Mapping[str, Any], where: str)
     if first is None:
         raise ValueError(f"{where} has {sorted(found)}, and no 'state1' of bitsandbytes")
     if first.shape == (2, *p.shape) and second is not None:
-        # Of AdEMAMix.
+        # A state of AdEMAMix.
         return {**found, "exp_avg": first[0], "exp_avg_slow": first[1], "exp_avg_sq": second}
     if second is not None:
         return {**found, "exp_avg": first, "exp_avg_sq": second}
@@ -79,7 +78,7 @@ def _bitsandbytes(p: Tensor, found: State, group: Mapping[str, Any], where: str)
 
 
 def _moment(p: Tensor, found: State, k: int, where: str) -> Tensor | None:
-    """One state of bitsandbytes, which is taken out of what was found, in float32."""
+    """Remove one state of bitsandbytes from `found` and return it in float32."""
     code, table = found.pop(f"state{k}", None), found.pop(f"qmap{k}", None)
     blocks, whole = found.pop(f"absmax{k}", None), found.pop(f"max{k}", None)
     if code is None:
@@ -116,11 +115,11 @@ def _flashoptim(p: Tensor, found: State, group: Mapping[str, Any], where: str) -
         code, scales = found.pop(key), found.pop(f"{name}::scales", None)
         if scales is None or scales.numel() != -(-code.numel() // 32):
             raise ValueError(f"{name} of {where} has 8 bits, and no scale for each 32 of them")
-        # An optimizer that loaded the state casts codes, which all dtypes of parameters hold.
+        # An optimizer that loads the state casts codes; all dtypes of parameters represent them.
         second = name == "exp_avg_sq"
         value = code.float() / (255.0 if second else 127.0)
         if not second:
-            # Softsign's inverse.
+            # The inverse of softsign.
             value = value / (2.0 - value.abs())
         spread = scales.float().repeat_interleave(32)[: code.numel()].reshape(code.shape)
         value = value * spread
@@ -134,7 +133,7 @@ def _flashoptim(p: Tensor, found: State, group: Mapping[str, Any], where: str) -
     return {**found, "master_param": _corrected(p, errors, where)}
 
 
-# -- a correction in parts of half a unit in the last place ------------------------------------
+# -- corrections in parts of half a unit in the last place -------------------------------------
 
 
 def _corrected(x: Tensor, errors: Tensor, where: str) -> Tensor:
@@ -143,19 +142,19 @@ def _corrected(x: Tensor, errors: Tensor, where: str) -> Tensor:
     if most is None or x.dtype not in (torch.bfloat16, torch.float16):
         raise TypeError(
             f"{where} of {x.dtype} has corrections of {errors.dtype}; known are int8 and int16 "
-            "beside bfloat16 and float16"
+            "for bfloat16 and float16"
         )
     fmt = FORMATS[x.dtype]
     bits = x.detach().contiguous().view(torch.int16).to(torch.int32) & 0x7FFF
     exponent = (bits >> (fmt.p - 1)).clamp(min=1) + fmt.emin - 1
-    # In float64, where no power underflows; theirs multiply by two in float32, which is exact.
+    # In float64, where no power underflows; the library multiplies by two in float32, also exactly.
     unit = ((exponent.long() - fmt.p + 1023) << 52).view(torch.float64)
     share = (errors.float() / most).double() * unit
     corrected: Tensor = x.detach().float() + share.float()
     return corrected
 
 
-# What HeavyBall calls the update of AdamW.
+# HeavyBall's names of AdamW's update.
 _ADAM = ("update_by_adam_", "scale_by_adam_", "update_by_adamc_")
 
 
@@ -184,11 +183,11 @@ def _heavyball(p: Tensor, found: State, group: Mapping[str, Any], where: str) ->
     return _biased(made, group, where)
 
 
-# -- a second number beside the parameter ------------------------------------------------------
+# -- a second number next to the parameter -----------------------------------------------------
 
 
 def _transformer_engine(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> State:
-    # Its remainders are the difference of bit patterns that ours are.
+    # The remainders of both libraries are differences of bit patterns.
     return {**found, "param_bits": found.pop("master_param")}
 
 
@@ -231,7 +230,7 @@ def _schedule_free(p: Tensor, found: State, group: Mapping[str, Any], where: str
 
 
 def _biased(found: State, group: Mapping[str, Any], where: str) -> State:
-    """A state whose moments are multiplied by 1 - beta^t again, in float64."""
+    """Return a state whose moments are multiplied by 1 - beta^t, in float64."""
     betas, step = group.get("betas"), found.get("step", group.get("step"))
     if betas is None or step is None or len(betas) != 2:
         raise ValueError(f"the group of {where} has no pair of betas, or no step")
@@ -248,7 +247,7 @@ def _optimi(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> St
 
 
 def _is_optimi(found: State) -> bool:
-    # Its Lion and SGD divide nothing, and its Adan is not known.
+    # optimi's Lion and SGD divide nothing; its Adan is not supported.
     return "kahan_comp" in found and {"exp_avg", "exp_avg_sq"} <= found.keys()
 
 

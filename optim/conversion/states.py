@@ -1,4 +1,4 @@
-"""States filled with the numbers of another optimizer's, with a report of what was rounded."""
+"""Copying of the numbers in one optimizer's states to another's, with a report of roundings."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from mcf.optim.storage.values import Value
 
 @dataclasses.dataclass(frozen=True)
 class Rounded:
-    """One tensor that the target could not hold exactly.
+    """A tensor that the target could not hold exactly.
 
     Args:
-        where: the parameter, by its place and name.
+        where: the parameter, by its index and name.
         what: `param`, or the state's name.
-        elements: how many elements were rounded.
-        size: of how many.
+        elements: the number of rounded elements.
+        size: the number of all elements.
         largest: the largest |rounded - exact| / |exact|.
     """
 
@@ -51,13 +51,13 @@ class Rounded:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a conversion rounded; nothing where `exact` is true."""
+    """The roundings of a conversion; none if `exact` is true."""
 
     rounded: tuple[Rounded, ...]
 
     @property
     def exact(self) -> bool:
-        """Whether every number is the same as before."""
+        """Whether every number has its original value."""
         return not self.rounded
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ Entries = Sequence[tuple[Tensor, Mapping[str, Any]]]
 
 @torch.no_grad()
 def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) -> Report:
-    """Give a target the states of a source: all of them are made before any is put in place."""
+    """Give a target the states of a source; all of them are built before any is stored."""
     flat = [(group, p, entry) for group, entries in source for p, entry in entries]
     everything = [*(p for _, p, _ in flat), *(p for g in target.param_groups for p in g["params"])]
     if any(map(is_expansion, everything)):
@@ -92,7 +92,7 @@ def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) ->
         if old.shape != p.shape:
             raise ValueError(f"{where} has shape {list(p.shape)}; the source's {list(old.shape)}")
         if old.dtype not in FORMATS or p.dtype not in FORMATS:
-            # Frozen, of a dtype that is no matter of precision.
+            # Frozen, and of a dtype to which precision does not apply.
             if old.dtype != p.dtype or entry:
                 raise TypeError(
                     f"{where} has dtype {p.dtype}, the source's {old.dtype}; allowed are floating-"
@@ -119,7 +119,7 @@ def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) ->
 
 
 def _placed(p: Tensor, old: Tensor, entry: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-    """A source's parameter and state, of which the parts are here that are here of the target's."""
+    """Return a source's parameter and state, with the same local parts as the target."""
 
     def placed(t: Any) -> Any:
         t = unpacked(old, t)
@@ -135,7 +135,7 @@ def _placed(p: Tensor, old: Tensor, entry: Mapping[str, Any]) -> tuple[Tensor, d
 def _state(
     target: Optimizer, group: dict[str, Any], p: Tensor, meaning: Meaning, where: str
 ) -> tuple[dict[str, Any], Storage]:
-    """Empty tensors for a target's state of a parameter, its numbers, and how it is stored."""
+    """Return empty tensors for a target's state of a parameter, its scalars, and its storage."""
     storage: Storage = SINGLE
     if meaning.empty and not isinstance(target, LowPrecisionOptimizer):
         return {}, storage
@@ -174,7 +174,7 @@ def _state(
 
 
 def _needed(p: Tensor, meaning: Meaning, state: dict[str, Any], new: Tensor) -> bool:
-    """Whether a state without steps keeps what the visible parameter alone does not, anywhere."""
+    """Return whether a state with 0 steps keeps bits that the visible parameter does not."""
     if not set(HIDDEN) & state.keys():
         return False
     some = (values.less(meaning.tensors["param"], new)[0] != 0).any()
@@ -182,7 +182,7 @@ def _needed(p: Tensor, meaning: Meaning, state: dict[str, Any], new: Tensor) -> 
 
 
 def _over_all(p: Tensor, t: Tensor, operation: str) -> Tensor:
-    """A number of what is here of a parameter, over all processes that have parts of it."""
+    """Reduce a number of a parameter's local part over all processes that have parts of it."""
     who = across(p)
     return t if who is None else who.reduce(t, operation)
 
@@ -195,7 +195,7 @@ def _stored(
     report: list[Rounded],
     where: str,
 ) -> Tensor:
-    """Fill a state's tensors with their values, as far as they are here; the new parameter."""
+    """Fill a state's local tensors with their values; return the new parameter."""
     new = torch.empty_like(local(p.detach()))
     for name in codes.in_order(list(meaning.tensors)):
         value = meaning.tensors[name]
@@ -215,37 +215,37 @@ def _stored(
 
 
 def rounding(p: Tensor, where: str, what: str, value: Value, left: Tensor) -> list[Rounded]:
-    """What storing a value of a parameter's shape has rounded, over all processes; or nothing.
+    """Return the rounding of a stored value over all processes, or an empty list if it is exact.
 
     Args:
         p: the parameter.
         where: see `Rounded`.
         what: see `Rounded`.
-        value: the value of what is here.
-        left: what is left of it.
+        value: the value of the local part.
+        left: the rounding error.
     """
     count = int(_over_all(p, (left != 0).sum(), "sum"))
     if not count:
         return []
     share = (left.abs() / value[0].abs())[left != 0]
     here = share.max() if share.numel() else share.new_zeros(())
-    # As an integer, of which a maximum keeps NaN.
+    # As an integer, whose maximum keeps NaN.
     largest = _over_all(p, here.double().view(torch.int64), "max").view(torch.float64)
     return [Rounded(where, what, count, p.numel(), largest.item())]
 
 
 def _store(meaning: Meaning, name: str, storage: Storage, tensors: list[Tensor]) -> Tensor:
-    """Store a value; what is left of it."""
+    """Store a value; return the rounding error."""
     old, old_low = meaning.stored.get(name), meaning.stored.get(f"{name}_lo")
     if old is None or old_low is None or old.dtype != tensors[0].dtype or not storage.has_low:
         return storage.keep(meaning.tensors[name], tensors)
-    # The same storage: these very bits, also where they are not normalised.
+    # With the same storage the bits are copied, even if they are not normalised.
     for t, kept in zip(tensors, (old, old_low), strict=True):
         t.copy_(kept)
     return torch.zeros_like(tensors[0], dtype=torch.float64)
 
 
 def _store_codes(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:
-    """Store a value in codes of 8 bits, where a number of a code becomes it; what is left of it."""
+    """Store a value in codes; return the rounding error."""
     codes.fill(name, state, values.rounded(meaning.tensors[name], torch.float32))
     return codes.left_of(meaning.tensors[name], name, state)

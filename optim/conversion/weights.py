@@ -1,4 +1,4 @@
-"""All weights of a model as they are stored, whole and in plain tensors: for files of others."""
+"""Stored values of all weights of a model, whole and in plain tensors, for other software."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from mcf.optim.storage.values import Value
 
 
 def float32_weights(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Tensor]:
-    """A model's state dict in which each trained weight has the value that is really stored.
+    """Return a model's state dict in which each trained weight has the value that is stored.
 
         weights = mcf.optim.float32_weights(model, optimizer)  # on every process
         if distributed.get_rank() == 0:
             safetensors.torch.save_file(weights, "model.safetensors")
 
-    `load_float32_weights` is the way back.
+    `load_float32_weights` is the inverse.
 
     Args:
         model: also under DistributedDataParallel, `fully_shard` or tensor parallelism; all
             processes that share its parameters call this.
-        optimizer: of its parameters.
+        optimizer: the optimizer of its parameters.
 
     Returns:
-        By the names of the plain model (without prefixes of wrappers) contiguous tensors on the
-        CPU, of which no two share memory. Parameters of the optimizer are p + param_lo, p and its
-        further bits, or the master copy, rounded to float32 (float64 for float64 parameters): only
-        a pair of two numbers that are further apart than 24 bits is rounded. Others, and buffers,
-        are as they are. For bf16 weights take `model.state_dict()`.
+        Contiguous tensors on the CPU, by the names of the plain model (without prefixes of
+        wrappers), of which no two share memory. Parameters of the optimizer are p + param_lo, p and
+        its further bits, or the master copy, rounded to float32 (float64 for float64 parameters):
+        only a pair of two numbers that are further apart than 24 bits is rounded. Other parameters
+        and buffers are unchanged. For bf16 weights use `model.state_dict()`.
     """
     return named_weights(model, optimizer, optimizer.master_weight)
 
@@ -48,7 +48,7 @@ def float32_weights(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[
 def named_weights(
     model: nn.Module, optimizer: LowPrecisionOptimizer, weight: Callable[[Tensor], Any]
 ) -> dict[str, Tensor]:
-    """`float32_weights` with what a function says of each parameter of the optimizer."""
+    """Return `float32_weights` with a function's value for each parameter of the optimizer."""
     mine = {id(p) for p in optimizer._parameters()}
     found = {}
     for name, value in _tensors(model):
@@ -69,29 +69,29 @@ def load_float32_weights(
         optimizer = CollageAdamW(model.to(torch.bfloat16).parameters(), mode="light")
         report = mcf.optim.load_float32_weights(model, optimizer, weights)
 
-    `model.to(torch.bfloat16)` alone drops the lower 16 bits of every weight, and an optimizer that
-    is made then starts from what is left.
+    `model.to(torch.bfloat16)` alone drops the lower 16 bits of every weight, and an optimizer
+    created afterwards starts from the rest.
 
-    Each value goes to the parameter and what is stored beside it (a low word, further bits, a
-    master copy; the state is made where there is none), rounded once to what both hold: exactly
-    under `"split16"` and `"master"`, to 16 bits or more under `"light"`, `"plus"` and
-    `"split8"`. Moments and counts of steps stay as they are. Frozen parameters, those of others and
-    buffers are copied, as `load_state_dict` does.
+    Each value is stored in the parameter and the state next to it (a low word, further bits, a
+    master copy; created if there is none), rounded once to what both hold: exactly under
+    `"split16"` and `"master"`, to 16 bits or more under `"light"`, `"plus"` and `"split8"`. Moments
+    and step counts are unchanged. Frozen parameters, parameters of other optimizers and buffers are
+    copied, as by `load_state_dict`.
 
     Args:
-        model: whose parameters the optimizer has; also under wrappers and of DTensors, then all
-            processes call this.
-        optimizer: of its parameters, or of some.
+        model: the model of the optimizer's parameters; also under wrappers and with DTensors, for
+            which all processes call this.
+        optimizer: the optimizer of all or some of its parameters.
         weights: by the names of the plain model, as `float32_weights`, a float32 model's
             `state_dict()` or a safetensors file have them: plain tensors of any floating-point
-            dtype, or DTensors. Of names that share one parameter one is enough.
+            dtype, or DTensors. One name of a shared parameter is enough.
 
     Returns:
-        What was rounded, by the names.
+        A report of what was rounded, by name.
 
     Raises:
-        ValueError, TypeError: for names that are missing or too many, for other shapes, and for
-            dtypes that are none of the four; before anything is changed.
+        ValueError, TypeError: for missing or unknown names, other shapes, and unsupported dtypes;
+            before anything is changed.
     """
     mine = {id(p) for p in optimizer._parameters()}
     given = {unwrapped(name): t for name, t in weights.items() if isinstance(t, Tensor)}
@@ -101,8 +101,8 @@ def load_float32_weights(
     unknown = sorted(given.keys() - {name for name, _ in own})
     if missing or unknown:
         raise ValueError(
-            f"weights lack {missing} and have {unknown}, which the model has not; allowed are the "
-            "names of the model's state dict"
+            f"weights lack {missing} and have the unknown names {unknown}; allowed are the names "
+            "of the model's state dict"
         )
     pairs = [(name, t, given[name]) for name, t in own if name in given]
     for name, t, new in pairs:
@@ -127,9 +127,9 @@ def load_float32_weights(
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers by the names of the plain model.
+    """Return parameters and buffers by the names of the plain model.
 
-    What modules keep of their own (`get_extra_state`) is no weight.
+    Extra state of modules (`get_extra_state`) is no weight.
     """
     found = model.state_dict(keep_vars=True).items()
     return [(unwrapped(name), t) for name, t in found if isinstance(t, Tensor)]
@@ -140,15 +140,15 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def keep_weight(optimizer: LowPrecisionOptimizer, p: Tensor, value: Value) -> Tensor:
-    """Make a value that of one of an optimizer's parameters, as far as its precision stores it.
+    """Set one of an optimizer's parameters to a value, with all bits that its precision stores.
 
     Args:
-        optimizer: its state of the parameter is made where it is needed.
+        optimizer: the optimizer, in which the parameter's state is created if needed.
         p: the parameter, not frozen.
-        value: of what is here of it.
+        value: the value of its local part.
 
     Returns:
-        What is left of the value.
+        The rounding error.
     """
     tensors, storage = list(expansions.components(p.detach())), visible.kept(p)
     if not expansions.is_expansion(p):

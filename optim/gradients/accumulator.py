@@ -1,4 +1,4 @@
-"""Sums of gradients over micro-batches in two components, so that small ones are not lost."""
+"""Sums of gradients over micro-batches in two components, so that small gradients are not lost."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from mcf.optim.step.opaque_operator import registered, update_
 class GradientAccumulator:
     """Adds each parameter's gradients over several backward passes as an expansion hi + lo.
 
-    Plain accumulation adds in the gradient's dtype: in bfloat16 a sum of 256 takes no more ones.
-    Here each gradient that a backward pass brings is added to two components, each time with an
-    error of at most 2**-17 of the sum for bfloat16 (2**-22 for float16, 2**-46 for float32) instead
-    of 2**-9, and exactly where 16 (22, 48) bits hold the sum. The step of the optimizer reads both.
+    Plain accumulation adds in the gradient's dtype: in bfloat16, 256 + 1 = 256. Here each gradient
+    of a backward pass is added to two components, each time with an error of at most 2**-17 of the
+    sum for bfloat16 (2**-22 for float16, 2**-46 for float32) instead of 2**-9, and exactly where 16
+    (22, 48) bits hold the sum. The step of the optimizer reads both.
 
         accumulator = GradientAccumulator(optimizer)
         for micro in micro_batches:
@@ -35,32 +35,30 @@ class GradientAccumulator:
         optimizer.step()
         optimizer.zero_grad()
 
-    `p.grad` is the leading component, so what reads gradients (a GradScaler's search for
+    `p.grad` is the leading component, so code that reads gradients (a GradScaler's search for
     infinities, logging) finds them. A gradient set to None, or zeroed by `optimizer.zero_grad`,
-    starts a new sum. Clipping is that of the optimizer: `max_grad_norm` takes both components.
+    starts a new sum. Clip with the optimizer's `max_grad_norm`, which reads both components.
 
     It costs a second tensor of the gradient's dtype for each parameter. With torch 2.10 or later
-    `p.grad_dtype = torch.float32` costs the same for 16-bit gradients and has 24 bits; this one is
-    for gradients that must stay in their dtype, for earlier versions, and for float32.
+    `p.grad_dtype = torch.float32` costs as much for 16-bit gradients and has 24 bits; use this
+    class for gradients that must stay in their dtype, for earlier versions, and for float32.
 
     Args:
-        optimizer: one of this package; its parameters at this time take part.
+        optimizer: an optimizer of this package; its present parameters take part.
 
     Raises:
         TypeError: for another optimizer, and for DTensor parameters (`fully_shard`).
-        ValueError: where a group computes in its parameters' 16-bit dtype, which would round the
+        ValueError: if a group computes in its parameters' 16-bit dtype, which would round the
             second component away; or if the optimizer has an accumulator or is released.
-        RuntimeError: with a `DistributedDataParallel`, whichever of the two is made second, which
-            averages one of the components alone; and in a step, if the leading component was
-            changed in place (by `scaler.unscale_` or `clip_grad_norm_`, say): the second one would
-            not have been.
+        RuntimeError: with a `DistributedDataParallel`, whichever of the two is created second,
+            because it averages only one of the components; and in a step, if the leading component
+            alone was changed in place (for example by `scaler.unscale_` or `clip_grad_norm_`).
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        """See the class."""
         if not isinstance(optimizer, LowPrecisionOptimizer):
             raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
             )
         if optimizer._accumulator is not None:
             raise ValueError("the optimizer has an accumulator; close() it first")
@@ -104,23 +102,23 @@ class GradientAccumulator:
         optimizer._accumulator = self
 
     def components(self, p: Tensor) -> tuple[Tensor, ...]:
-        """The components of a parameter's sum, not copied; (p.grad,) or () where there is none."""
+        """Return the components of a parameter's sum, not copied; (p.grad,) or () without one."""
         if self._current(p) and self._sums[p][1].numel() == p.numel():
             return self._sums[p][:2]
         return () if p.grad is None else (p.grad,)
 
     def _managed(self) -> list[Tensor]:
-        """The parameters that take part."""
+        """Return the parameters that take part."""
         return list(self._optimizer._parameters())
 
     def zero(self) -> None:
-        """Forget all sums, as `optimizer.zero_grad()` does."""
+        """Discard all sums, as `optimizer.zero_grad()` does."""
         self._sums.clear()
         # After a step that raised they are still there.
         self._optimizer._grad_low = {}
 
     def close(self) -> None:
-        """Take no more part in backward passes and steps; gradients are what `p.grad` is."""
+        """End the accumulation; gradients are then those in `p.grad`."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -128,11 +126,11 @@ class GradientAccumulator:
         self._optimizer._accumulator = None
 
     def _current(self, p: Tensor) -> bool:
-        """Whether a parameter's gradient is the leading component of its sum."""
+        """Return whether a parameter's gradient is the leading component of its sum."""
         return p in self._sums and p.grad is self._sums[p][0]
 
     def _withdraw(self, p: Tensor, grad: Tensor) -> None:
-        # Autograd adds in place to a gradient that is there.
+        # Autograd adds in place to an existing gradient.
         if self._current(p):
             p.grad = None
         else:
@@ -143,7 +141,7 @@ class GradientAccumulator:
         grad = p.grad
         assert grad is not None
         if p not in self._sums:
-            # A second component is made with the second gradient.
+            # The second component is created with the second gradient.
             self._sums[p] = (grad, grad.new_empty(0), grad._version)
             return
         high, low, _ = self._sums[p]
@@ -157,12 +155,12 @@ class GradientAccumulator:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         lows = {}
         scale = getattr(optimizer, "grad_scale", None)
-        # scaler.unscale_ writes without counting versions; then scaler.step hands over no scale.
+        # scaler.unscale_ does not count its writes as versions; scaler.step then passes no scale.
         unscaled = scale is None and getattr(optimizer, "found_inf", None) is not None
         for p, (high, low, version) in self._sums.items():
             if p.grad is not high or low.numel() != high.numel():
                 continue
-            # A GradScaler that hands over its scale has multiplied by 1 to find infinities.
+            # A GradScaler that passes its scale has multiplied by 1 to find infinities.
             looked = 1 if scale is not None else 0
             if unscaled or high._version > version + looked:
                 raise RuntimeError(
@@ -181,7 +179,7 @@ class GradientAccumulator:
 
 @functools.cache
 def kernel(fmt: Format) -> Elementwise:
-    """Adds a gradient to a sum of two components."""
+    """Return the kernel that adds a gradient to a sum of two components."""
     wide = fmt not in (FP32, FP64)
     return registered(
         Elementwise(

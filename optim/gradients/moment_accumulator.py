@@ -1,4 +1,4 @@
-"""Micro-batches straight into the moments: no gradient is kept between two backward passes."""
+"""Accumulation of micro-batches in the moments: no gradient is kept between backward passes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DDP = (
 
 
 class MomentAccumulator:
-    r"""Takes each gradient of a backward pass into Adam's moments, and frees it.
+    r"""Adds each gradient of a backward pass to Adam's moments, and frees it.
 
     AdamA (Zhang et al. 2023, arXiv:2305.19982): gradients g_1, ..., g_k of the backward passes
     between two steps are not added up. The moments are, one at a time:
@@ -41,7 +41,7 @@ class MomentAccumulator:
 
     and `step()` moves the parameters by AdamW's formula. So no gradient outlives its backward pass:
     2 bytes less for each bf16 parameter than a loop that keeps the sum, and 4 less than a
-    `GradientAccumulator`. The loop is torch's:
+    `GradientAccumulator`. The loop is the same as in torch:
 
         accumulator = MomentAccumulator(optimizer)
         for micro in micro_batches:
@@ -49,36 +49,35 @@ class MomentAccumulator:
         optimizer.step()
         optimizer.zero_grad()
 
-    m is what it is for the sum of the gradients, but for roundings. **v is another number**: the
-    sum of their squares, not the square of their sum. Where gradients are mostly noise, their sum
-    has k times the square of one, and so has this; where they are alike, v is k times smaller and
-    updates are up to sqrt(k) times larger. Each gradient rounds the stored moments once more, so a
-    precision that keeps v in plain bf16 (`"light"`, `"kahan"`, `"stochastic"`, ...) loses more of
-    it at betas near 1; pairs (`"plus"`), float32 and what is rounded stochastically (`"bf16_sr"`,
-    `"8bit"`, `"4bit"`) do not.
+    Except for roundings, m is the same as for the sum of the gradients. **v is another number**:
+    the sum of their squares, not the square of their sum. If gradients are mostly noise, both are k
+    times the square of one gradient. If gradients are alike, v is k times smaller and updates are
+    up to sqrt(k) times larger. Each gradient rounds the stored moments once more, so a precision
+    that keeps v in plain bf16 (`"light"`, `"kahan"`, `"stochastic"`, ...) loses more of it at betas
+    near 1; pairs (`"plus"`), float32 and stochastic rounding (`"bf16_sr"`, `"8bit"`, `"4bit"`) do
+    not.
 
-    Stochastic roundings of the i-th gradient of a step have a stream of random numbers of their
-    own, for i = 1 that of a step. With k = 1, float32 moments or a strict `compute_dtype` all bits
-    are those of the optimizer alone.
+    Stochastic roundings of the i-th gradient of a step have their own stream of random numbers; for
+    i = 1 it is a step's. With k = 1, float32 moments or a strict `compute_dtype` all bits are those
+    of the optimizer alone.
 
     Args:
-        optimizer: `Adam`, `AdamW` or `CollageAdamW`; its parameters at this time take part.
+        optimizer: `Adam`, `AdamW` or `CollageAdamW`; its present parameters take part.
 
     Raises:
         TypeError: for another optimizer, and for expansion tensors.
         ValueError: with `max_grad_norm`, `nonfinite` other than `"torch"`, `track_metrics`, a
-            `GradientAccumulator` or `GradientRelease`, which see or need gradients of a whole step;
+            `GradientAccumulator` or `GradientRelease`, which need the gradients of a whole step;
             for precisions that feed rounding errors back (`"eco"`), a weight decay that is part of
             the gradient (`Adam` without `decoupled_weight_decay`), and parameters that share
-            memory; from a backward pass where that is set later, before the moments change.
-        RuntimeError: with a `DistributedDataParallel`, whichever of the two is made second; in the
-            middle of a step, from `zero_grad()`, `state_dict()` and `close()`: what is in the
-            moments cannot be taken back; from a step under a GradScaler, whose scale comes too
-            late.
+            memory; from a backward pass, before the moments change, if such an option is set later.
+        RuntimeError: with a `DistributedDataParallel`, whichever of the two is created second; in
+            the middle of a step, from `zero_grad()`, `state_dict()` and `close()`, because
+            gradients cannot be removed from the moments; from a step under a GradScaler, whose
+            scale comes too late.
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        """See the class."""
         if not isinstance(optimizer, LowPrecisionOptimizer):
             raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
         _check(optimizer)
@@ -114,7 +113,7 @@ class MomentAccumulator:
         optimizer._accumulator = self
 
     def close(self) -> None:
-        """Take no more part in backward passes and steps."""
+        """Stop taking part in backward passes and steps."""
         self._refuse("close()")
         for handle in self._handles:
             handle.remove()
@@ -122,11 +121,11 @@ class MomentAccumulator:
         self._optimizer._accumulator = None
 
     def zero(self) -> None:
-        """What `optimizer.zero_grad()` asks for: nothing is left between steps."""
+        """Check that nothing is pending when `optimizer.zero_grad()` is called."""
         self._refuse("zero_grad()")
 
     def _managed(self) -> list[Tensor]:
-        """The parameters that take part."""
+        """Return the parameters that take part."""
         return list(self._places)
 
     def _refuse(self, what: str) -> None:
@@ -136,11 +135,11 @@ class MomentAccumulator:
                 "have taken gradients, which cannot be taken back; allowed is step() first"
             )
 
-    # -- a gradient into the moments ---------------------------------------------------------
+    # -- adding a gradient to the moments ----------------------------------------------------
 
     @torch.no_grad()
     def _take(self, p: Tensor) -> None:
-        """Take the gradient that backward has made, or that somebody has put there."""
+        """Add the present gradient to the moments."""
         index, where = self._places[p]
         _check(self._optimizer, self)
         _check_parameter(self._optimizer, index, where, p)
@@ -150,7 +149,7 @@ class MomentAccumulator:
             p.grad = None
 
     def _do(self, request: Request, params: list[Tensor], part: Callable[[Bucket], Bucket]) -> None:
-        """A part of a step of some parameters."""
+        """Run a part of a step on some parameters."""
         optimizer = self._optimizer
         groups: dict[int, list[Named]] = {}
         for p in params:
@@ -190,7 +189,8 @@ class MomentAccumulator:
         moved = [*self._taken]
         try:
             for p in moved:
-                # A step is of parameters with gradients. This one has no memory and is not read.
+                # A step needs parameters with gradients. This gradient has no memory and is not
+                # read.
                 here = local(p.detach())
                 p.grad = like(p, here.new_zeros(()).expand(here.shape))
             with interrupts.Deferred():
@@ -206,37 +206,36 @@ class MomentAccumulator:
         self._refuse("state_dict()")
 
     def _after_load(self, optimizer: Any) -> None:
-        # The moments are others.
+        # The loaded moments contain no pending gradients.
         self._taken.clear()
 
 
 class _Taking:
-    """The hyperparameters of a gradient that is taken, after `before` others of its step."""
+    """The hyperparameters of one gradient, which comes after `before` others of its step."""
 
     def __init__(self, hyper: Hyperparameters, before: int) -> None:
         self._hyper, self._before = hyper, before
 
     @property
     def options(self) -> Group:
-        """The group's, with a seed of this gradient's own."""
+        """The group's options, with a seed for this gradient."""
         found = dict(self._hyper.options)
         if self._before:
             found["seed"] = streams.mix(streams.mix(found["seed"]) ^ self._before)
         return found
 
     def given(self, read: Callable[[Any], Any]) -> Group:
-        """Those of the group, and what is kept of the moments."""
+        """Return the group's scalars, and the decay factors of the moments."""
         found = self._hyper.given(read)
         betas = ("beta1", "beta2", "beta2_lo")
         kept = (1.0, 1.0, 0.0) if self._before else (found[name] for name in betas)
         return {**found, **dict(zip(("kept1", "kept2", "kept2_lo"), kept, strict=True))}
 
     def of_shape(self, shape: tuple[int, ...]) -> dict[str, float]:
-        """Those of the group."""
         return self._hyper.of_shape(shape)
 
     def ask_the_same(self) -> bool:
-        """False: a part of a step is not repeated."""
+        """Return False: a part of a step is not repeated."""
         return False
 
 
@@ -247,7 +246,7 @@ def _finishing(bucket: Bucket) -> Bucket:
 
 
 def _check(optimizer: LowPrecisionOptimizer, mine: MomentAccumulator | None = None) -> None:
-    """Raise for what needs the gradients of a whole step."""
+    """Raise for options that need the gradients of a whole step."""
     for what, there in (
         ("max_grad_norm", optimizer.max_grad_norm is not None),
         (f"nonfinite={optimizer.nonfinite!r}", optimizer.nonfinite != "torch"),
@@ -260,7 +259,7 @@ def _check(optimizer: LowPrecisionOptimizer, mine: MomentAccumulator | None = No
 
 
 def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p: Tensor) -> None:
-    """Raise for one whose moments take no gradient by themselves."""
+    """Raise for a parameter whose moments cannot take gradients separately."""
     group = optimizer.param_groups[index]
     rule = optimizer._rule(group)
     if moment_formulas.parts(rule) is None:

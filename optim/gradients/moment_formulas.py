@@ -1,4 +1,4 @@
-"""Adam's step in two parts: gradients into the moments, one by one, and the moments' update.
+"""Adam's step in two parts: adding gradients to the moments one by one, and the update.
 
 Zhang et al. 2023, "Adam Accumulation to Reduce Memory Footprints of both Activations and Gradients
 for Large-scale DNN Training" (arXiv:2305.19982).
@@ -33,7 +33,7 @@ def fold(
 ):
     """m <- kept1 m + (1 - beta1) g;  v <- kept2 v + (1 - beta2) g^2.
 
-    What is kept is beta for the first gradient of a step, and 1 for the others.
+    The kept factor is beta for the first gradient of a step, and 1 for the others.
     """
     gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
     return averaged(
@@ -88,7 +88,7 @@ def finish(
 
 @functools.cache
 def parts(rule: Rule) -> tuple[Rule, Rule] | None:
-    """What takes a gradient, and what makes the step of all; None for a rule with no such parts.
+    """Return the rules that add a gradient and that finish the step; None if there are none.
 
     Both keep the states of the rule, and compute its coefficients.
     """
@@ -106,5 +106,5 @@ def parts(rule: Rule) -> tuple[Rule, Rule] | None:
 
 
 def is_penalty(rule: Rule) -> bool:
-    """Whether its weight decay is part of the gradient, of which each part would take all."""
+    """Return whether the weight decay is part of the gradient, so that each part would add it."""
     return dict(rule.slots).get("regularized") is formulas.added_decay

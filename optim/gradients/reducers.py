@@ -1,4 +1,4 @@
-"""Who reduces gradients over processes, which a step in the backward pass would come before."""
+"""Detection of wrappers that reduce gradients over processes only after the backward pass."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.hooks import RemovableHandle
 
-# torch's, and those of other libraries that work like it: hooks on the nodes that add gradients up,
-# which run after the hooks of the tensor.
+# DistributedDataParallel of torch, and of libraries that work like it: hooks on the nodes that
+# accumulate gradients, which run after the hooks of the tensor.
 _CLASS = "DistributedDataParallel"
 
 _REASON = (
@@ -22,7 +22,7 @@ _REASON = (
     "gradient_as_bucket_view=True for the least memory"
 )
 
-# Of sums over micro-batches in two components.
+# The message for sums over micro-batches in two components.
 ADDED = (
     "a GradientAccumulator does not go with DistributedDataParallel, which averages the leading "
     "component of a sum alone and leaves each process its own second one; allowed is "
@@ -31,12 +31,12 @@ ADDED = (
 
 
 def check(params: Sequence[Tensor], reason: str = _REASON) -> None:
-    """Raise RuntimeError if a `DistributedDataParallel` that exists manages one of these."""
+    """Raise RuntimeError if a `DistributedDataParallel` manages one of these parameters."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     mine = set(params)
     if any(_managed(wrapper.module, mine) for wrapper in _wrappers()):
-        # One that nobody uses any more may still be in memory.
+        # An unused one may still be in memory.
         gc.collect()
         for wrapper in _wrappers():
             if _managed(wrapper.module, mine):
@@ -58,11 +58,11 @@ def refuse(
     params: Callable[[], Callable[[], Sequence[Tensor]] | None],
     reason: str = f"{_REASON}; GradientRelease.remove() ends the release",
 ) -> RemovableHandle:
-    """Make a `DistributedDataParallel` around one of these parameters raise while it is made.
+    """Make the constructor of a `DistributedDataParallel` around one of these parameters raise.
 
     Args:
-        params: a weak reference to what returns the parameters.
-        reason: what it says.
+        params: a weak reference to a function that returns the parameters.
+        reason: the error message.
     """
 
     def registered(parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -79,7 +79,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def _wrappers() -> Iterator[Any]:
-    """Those in memory; a process has few, and no list of them."""
+    """Yield the wrappers in memory; a process has no list of them."""
     kinds: dict[type, bool] = {}
     for found in gc.get_objects():
         kind = type(found)
@@ -90,8 +90,8 @@ def _wrappers() -> Iterator[Any]:
 
 
 def _managed(module: nn.Module, params: set[Tensor]) -> bool:
-    """Whether some of the parameters are a module's whose gradients are reduced."""
-    # torch's mark of those that it leaves alone.
+    """Return whether a module reduces the gradients of any of the parameters."""
+    # torch's list of parameters that it leaves alone.
     ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
     return any(
         p in params and p.requires_grad

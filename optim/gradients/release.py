@@ -1,4 +1,4 @@
-"""The step in the backward pass: each parameter is updated as soon as its gradient is there."""
+"""Steps in the backward pass: each parameter is updated as soon as it has its gradient."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mcf.optim.step.bucket import Named
 class GradientRelease:
     """Steps each parameter when backward has its gradient, and frees the gradient.
 
-    Gradients then never exist all at once: a model's gradients cost what the largest one costs.
-    Every update has the bits of a step after the backward pass.
+    Gradients then never exist all at once: they need the memory of the largest one. Every update
+    has the bits of a step after the backward pass.
 
         release = GradientRelease(optimizer)
         loss.backward()         # updates the parameters
@@ -27,17 +27,17 @@ class GradientRelease:
         scheduler.step()
 
     A backward pass is then a step, one for each batch; micro-batches are for `MomentAccumulator`.
-    `nonfinite` is applied to each parameter by itself. Hooks of `optimizer.step` see only the calls
-    of `optimizer.step`. Learning-rate schedulers count a backward pass as a call of it.
+    `nonfinite` is applied to each parameter by itself. Hooks of `optimizer.step` run only for its
+    own calls. Learning-rate schedulers count a backward pass as a call.
 
     With `fully_shard` each gradient is reduced over the processes before its parameter is stepped.
-    Elsewhere a process steps on the gradients of its own backward pass. Where
-    `DistributedDataParallel` averages them there is nothing to release: its buckets hold all
-    gradients at once, and with `gradient_as_bucket_view=True` they are the only copy. So the two
-    are refused together, whichever is made first.
+    Otherwise a process steps on the gradients of its own backward pass. `DistributedDataParallel`
+    leaves nothing to release: its buckets hold all gradients at once, and with
+    `gradient_as_bucket_view=True` they are the only copy. So the two cannot be combined, in either
+    order.
 
     Args:
-        optimizer: one of this package; its parameters at this time take part.
+        optimizer: an optimizer of this package; its present parameters take part.
 
     Raises:
         TypeError: for another optimizer.
@@ -45,16 +45,15 @@ class GradientRelease:
             gradients at once, if the optimizer is released already, and for parameters that share
             memory.
         RuntimeError: for parameters whose gradients are reduced over processes after the backward
-            pass has added them up (of a `DistributedDataParallel`, which also refuses to be made
+            pass has added them up (by a `DistributedDataParallel`, whose constructor also raises
             while they are released, or flattened by FSDP); from a step under a
             `torch.amp.GradScaler`, whose scale comes too late.
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        """See the class."""
         if not isinstance(optimizer, LowPrecisionOptimizer):
             raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
             )
         for what, there in (
             ("max_grad_norm", optimizer.max_grad_norm is not None),
@@ -66,7 +65,7 @@ class GradientRelease:
                 raise ValueError(f"gradient release does not go with {what}")
         reducers.check_flat(_named(optimizer))
         reducers.check(list(optimizer._parameters()))
-        # One is stepped while another has yet to be read: backward would say in which order.
+        # One parameter would be stepped before another one's memory is read, in backward's order.
         shared_memory.check(
             [shared_memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad]
         )
@@ -81,11 +80,11 @@ class GradientRelease:
         optimizer._released = True
 
     def _managed(self) -> list[Tensor]:
-        """The parameters that take part."""
+        """Return the parameters that take part."""
         return self._steps.params
 
     def remove(self) -> None:
-        """Step no more in backward passes."""
+        """Stop stepping in backward passes."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -97,11 +96,11 @@ class GradientRelease:
             raise ValueError("gradient release does not go with max_grad_norm")
         self._steps.step(p)
         p.grad = None
-        # What schedulers look at to warn of a `step` that was forgotten.
+        # Schedulers read this to warn of a forgotten `step`.
         optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def _named(optimizer: LowPrecisionOptimizer) -> Iterator[Named]:
-    """Its parameters, each after the words that name it."""
+    """Yield the optimizer's parameters, each after its name for error messages."""
     for index in range(len(optimizer.param_groups)):
         yield from optimizer._named(index)

@@ -12,14 +12,13 @@ from mcf.optim.step.run import Steps
 
 
 class SingleSteps:
-    """Steps of single parameters of an optimizer, those that it has at this time."""
+    """Steps of single parameters of an optimizer, for its present parameters."""
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        """See the class."""
         self._optimizer = optimizer
         self._group: dict[Tensor, int] = {}
         self._name: dict[Tensor, str] = {}
-        # Of each parameter its group and what its last step left, which the next may repeat.
+        # Per parameter: its group, and the steps whose last one may be repeated.
         self._last: dict[Tensor, tuple[dict[str, Any], Steps]] = {}
         for index in range(len(optimizer.param_groups)):
             for where, p in optimizer._named(index):
@@ -37,10 +36,10 @@ class SingleSteps:
         group, marks = optimizer.param_groups[index], optimizer._steps.marks
         before, steps = self._last.get(p, (None, None))
         if before is not group or steps is None or steps.marks is not marks:
-            # The first step, or a state that was loaded.
+            # The first step, or the state was loaded.
             steps = Steps(marks)
             self._last[p] = group, steps
         optimizer._check_capture(index, [named])
         with torch.no_grad():
-            # Not `step`, which schedulers and other wrappers replace by one bound to the optimizer.
+            # `step` itself may be replaced by schedulers and wrappers with a bound version.
             optimizer._take(steps, optimizer._request((index, named)))

@@ -17,21 +17,21 @@ from mcf.optim.step import rewritten
 
 
 class Copies:
-    """Parameters of the CPU, each a copy of one elsewhere.
+    """Parameters on the CPU, each a copy of one on another device.
 
     Attributes:
         of: the copy of each parameter that has one.
     """
 
     def __init__(self, transfers: Transfers, minimal_size: int) -> None:
-        """No copies; those of fewer elements have none."""
+        """Begin without copies; parameters with fewer than `minimal_size` elements get none."""
         self.of: dict[Tensor, Parameter] = {}
         self._transfers, self._minimal_size = transfers, minimal_size
-        # What each parameter was when it and its copy were last the same.
+        # The `mark` of each parameter when it and its copy were last equal.
         self._left: dict[Tensor, tuple[int, int]] = {}
 
     def stepped(self, given: Any) -> Any:
-        """What is stepped of a parameter, or of a name and one: its copy, or itself.
+        """Return the tensor to step for a parameter, or for a name and one: its copy, or itself.
 
         Raises:
             TypeError: for DTensors and expansion tensors.
@@ -57,17 +57,17 @@ class Copies:
         return self.of[p]
 
     def drop(self, kept: Iterable[Tensor]) -> None:
-        """Have copies of these alone."""
+        """Drop the copies of all other parameters."""
         some = set(kept)
         self.of = {p: host for p, host in self.of.items() if p in some}
 
     def send_back(self, p: Tensor) -> None:
-        """A copy that was stepped begins to travel."""
+        """Begin to send back a copy that was stepped."""
         self._transfers.upload(self.of[p].detach(), p)
         self._left[p] = rewritten.mark(p)
 
     def follow(self, params: Iterable[Tensor], *, anyway: bool = False) -> None:
-        """Take over weights that others wrote, or all of them."""
+        """Copy the weights that other code wrote, or all of them, to the CPU."""
         written = [p for p in params if anyway or self._left.get(p) != rewritten.mark(p)]
         if written:
             self._transfers.settle()

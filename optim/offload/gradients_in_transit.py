@@ -13,11 +13,12 @@ from mcf.optim.step import rewritten
 
 @dataclasses.dataclass
 class _Parts:
-    """What of one parameter's gradients is on its way, or there.
+    """The gradients of one parameter that are on their way or have arrived.
 
     Args:
-        parts: those not yet added up: where each arrives, and what waits for it.
-        source: the gradient that was last sent, and its version then; None where it was freed.
+        parts: gradients not yet added up: the destination of each, and the function that waits for
+            it.
+        source: the gradient that was last sent, and its version then; None if it was freed.
     """
 
     parts: list[tuple[Tensor, Arrival]] = dataclasses.field(default_factory=list)
@@ -28,16 +29,17 @@ class Travelling:
     """Gradients of parameters on their way to the CPU, or there, in the order of their arrival.
 
     Attributes:
-        freed: whether each is freed where it comes from. Those of further backward passes are then
-            added up here; else the sum is, and travels again.
+        freed: whether each gradient is freed on the accelerator after it was sent. The CPU then
+            adds up the gradients of further backward passes; otherwise the accelerator does, and
+            sends the sum again.
     """
 
     def __init__(self, transfers: Transfers, freed: bool) -> None:
-        """Nothing is on its way."""
+        """Begin with no gradient on its way."""
         self.freed = freed
         self._transfers = transfers
         self._parts: dict[Tensor, _Parts] = {}
-        # Memory for further ones.
+        # Memory to reuse for further gradients.
         self._free: dict[Tensor, list[Tensor]] = {}
 
     @property
@@ -46,16 +48,16 @@ class Travelling:
         return list(self._parts)
 
     def hook(self, p: Tensor) -> None:
-        """Backward has made a parameter's gradient."""
+        """Send a parameter's gradient, when backward has computed it."""
         with torch.no_grad():
             self._send(p)
 
     def update(self, p: Tensor) -> None:
-        """Send a parameter's gradient, unless it is on its way as it is now."""
+        """Send a parameter's gradient, unless its present value is already on its way."""
         found, grad = self._parts.get(p), p.grad
         if grad is None:
             if not self.freed:
-                # Set to None since backward.
+                # It was set to None since the backward pass.
                 self.used(p)
             return
         source = found.source if found is not None else None
@@ -63,20 +65,20 @@ class Travelling:
             self._send(p)
 
     def arrived(self, p: Tensor) -> Tensor:
-        """A parameter's gradient, once all of it is there."""
+        """Return a parameter's gradient, after all of it has arrived."""
         self._add(p)
         [(grad, arrival)] = self._parts[p].parts
         arrival()
         return grad
 
     def used(self, p: Tensor) -> None:
-        """What of a parameter's gradients travels has been used, or is not wanted."""
+        """Release the gradients of a parameter that were used or are not needed."""
         found = self._parts.pop(p, None)
         if found is not None:
             self._free[p] += [here for here, _ in found.parts]
 
     def forget(self) -> None:
-        """Nothing that travels is wanted."""
+        """Release all gradients."""
         self._transfers.settle()
         for p in self.params:
             self.used(p)
@@ -89,7 +91,7 @@ class Travelling:
                 f"a parameter of shape {list(p.shape)} has a sparse gradient; allowed are dense"
             )
         if not self.freed:
-            # The whole sum again, in the place of what was sent before: copies keep their order.
+            # The whole sum again, at the destination of the previous one: copies keep their order.
             self.used(p)
         found = self._parts.pop(p, None) or _Parts()
         self._parts[p] = found
@@ -106,7 +108,7 @@ class Travelling:
             found.source = grad, rewritten.version(grad)
 
     def _add(self, p: Tensor, leave: int = 1) -> None:
-        """Add up gradients that have travelled, as the accelerator would."""
+        """Add up gradients that have arrived, as the accelerator would."""
         parts = self._parts[p].parts
         while len(parts) > leave:
             (first, arrival), (second, other) = parts[:2]

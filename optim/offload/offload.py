@@ -1,4 +1,4 @@
-"""States in the CPU's memory, stepped by the CPU while gradients and weights travel."""
+"""States in the CPU's memory, stepped by the CPU while gradients and weights are copied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcf.optim.step import interrupts, rewritten, shared_memory
 
 
 def check_arguments(optimizer_class: Any, offload_gradients: Any, minimal_size: Any) -> None:
-    """Raise TypeError or ValueError for what is not taken."""
+    """Raise TypeError or ValueError for invalid arguments."""
     known = isinstance(optimizer_class, type) and issubclass(optimizer_class, LowPrecisionOptimizer)
     if not known or hasattr(optimizer_class, "eval"):
         raise TypeError(
@@ -39,7 +39,7 @@ def check_arguments(optimizer_class: Any, offload_gradients: Any, minimal_size: 
 
 
 def listed(params: Any) -> list[Any]:
-    """The parameters of a group."""
+    """Return the parameters of a group as a list."""
     return [params] if isinstance(params, Tensor) else list(params)
 
 
@@ -55,30 +55,31 @@ class CPUOffloadOptimizer(Optimizer):
 
         optimizer = CPUOffloadOptimizer(model.parameters(), mcf.optim.AdamW, lr=1e-3)
 
-    The accelerator keeps parameters and gradients: of `AdamW` under `"plus"` 4 of 12 bytes for each
-    parameter, 2 with `offload_gradients`. The CPU has a pinned copy of each parameter (2 bytes),
-    of its gradient (2), and all states. Each gradient travels when backward has it, beside the rest
-    of backward; `step()` steps the parameters in the order in which gradients arrive, each as soon
-    as it is there, and sends it back while the next one is stepped.
+    The accelerator keeps parameters and gradients: for `AdamW` under `"plus"` 4 of 12 bytes per
+    parameter, 2 with `offload_gradients`. The CPU has a pinned copy of each parameter (2 bytes) and
+    of its gradient (2), and all states. Each gradient is copied when backward has computed it, in
+    parallel with the rest of backward. `step()` steps the parameters in the order in which
+    gradients arrive, and sends each one back while the next one is stepped.
 
     The bits are those of the optimizer on the accelerator, random numbers included; Muon's matrix
-    products are the CPU's. With `max_grad_norm`, `nonfinite="skip"` or `"raise"`, metrics and
-    under a GradScaler all gradients are waited for before the first parameter is stepped; otherwise
-    an infinity or NaN is its parameter's alone, as in `GradientRelease`. Signals wait until a
-    step is done.
+    products have the CPU's bits. With `max_grad_norm`, `nonfinite="skip"` or `"raise"`, metrics, or
+    under a GradScaler, a step waits for all gradients before it steps the first parameter;
+    otherwise an infinity or NaN affects only its parameter, as in `GradientRelease`. Signals are
+    deferred until a step is done.
 
-    Names and arguments are those of torchao's class; unlike there gradients can be accumulated with
-    `offload_gradients` too, and what a user writes into weights is what the next step begins with.
+    Names and arguments are those of torchao's class; unlike in torchao, gradients can be
+    accumulated with `offload_gradients` too, and the next step begins with the values that a user
+    writes into weights.
 
     Args:
-        params: parameters, named parameters or groups, as in torch. Those on a CPU are stepped
-            where they are, as are frozen ones.
-        optimizer_class: one of this package, without train and eval modes.
-        offload_gradients: free each gradient on the accelerator as soon as it has travelled.
+        params: parameters, named parameters or groups, as in torch. Parameters on a CPU are stepped
+            in place, as are frozen ones.
+        optimizer_class: a class of this package, without train and eval modes.
+        offload_gradients: free each gradient on the accelerator as soon as it was copied.
             Gradients of further backward passes are added up on the CPU, with the accelerator's
             bits. `clip_grad_norm_` then finds none: use `max_grad_norm`.
         minimal_size: parameters of fewer elements stay on the accelerator with their states.
-        options: of the optimizer class.
+        options: options of the optimizer class.
 
     Attributes:
         optimizer: the optimizer of the CPU's copies, whose checkpoints `state_dict` returns.
@@ -87,11 +88,11 @@ class CPUOffloadOptimizer(Optimizer):
     Raises:
         TypeError: for another class, for DTensors and expansion tensors.
         ValueError: for `capturable=True` and a `minimal_size` below 0.
-        RuntimeError: with a `DistributedDataParallel`, whichever of the two is made second; from a
-            step with a closure, and under a GradScaler with `offload_gradients`.
+        RuntimeError: with a `DistributedDataParallel`, whichever of the two is created second; from
+            a step with a closure, and under a GradScaler with `offload_gradients`.
     """
 
-    # For tests: another way to copy.
+    # Tests replace it by other ways to copy.
     _transfers_class: Callable[[], Transfers] = Transfers
 
     def __init__(
@@ -103,14 +104,14 @@ class CPUOffloadOptimizer(Optimizer):
         minimal_size: int = 4096,
         **options: Any,
     ) -> None:
-        """See the class."""
         check_arguments(optimizer_class, offload_gradients, minimal_size)
         self.minimal_size = minimal_size
         self._transfers = type(self)._transfers_class()
         self._gradients = Travelling(self._transfers, offload_gradients)
         self._copies = Copies(self._transfers, minimal_size)
         self._handles: dict[Tensor, RemovableHandle] = {}
-        # Whose copies are a step ahead, after an error: the gradient of that step, its version.
+        # Parameters whose copies are a step ahead, after an error: the gradient of that step, its
+        # version.
         self._ahead: dict[Tensor, tuple[Tensor, int]] = {}
         given: list[Any] = list([params] if isinstance(params, dict) else params)
         groups = given if given and isinstance(given[0], dict) else [{"params": given}]
@@ -119,7 +120,7 @@ class CPUOffloadOptimizer(Optimizer):
         self.optimizer = optimizer_class(inner, **options)
         if any(group["capturable"] for group in self.optimizer.param_groups):
             raise ValueError(
-                "capturable=True: a CUDA graph has no steps of a CPU; allowed is False"
+                "capturable=True: a CUDA graph cannot contain steps on the CPU; allowed is False"
             )
         reducers.check(self._managed(), _DDP)
         self._made, self._together = False, False
@@ -130,15 +131,15 @@ class CPUOffloadOptimizer(Optimizer):
         self._refusal = reducers.refuse(weakref.WeakMethod(self._managed), _DDP)
 
     def remove(self) -> None:
-        """Let no more gradients travel: the parameters are left to others."""
+        """Stop copying gradients; the parameters may then be used by others."""
         for handle in (*self._handles.values(), self._refusal):
             handle.remove()
         self.zero_grad()
 
-    # -- what torch's optimizers have --------------------------------------------------------
+    # -- the interface of torch's optimizers --------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """See `torch.optim.Optimizer.add_param_group`."""
+        """Add a group as `torch.optim.Optimizer.add_param_group` does."""
         if not getattr(self, "_made", False):
             super().add_param_group(param_group)
             return
@@ -155,13 +156,13 @@ class CPUOffloadOptimizer(Optimizer):
         self._watch()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, those on their way too."""
+        """Discard all gradients, including those on their way."""
         self._gradients.forget()
         self._ahead.clear()
         super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of `optimizer`: a checkpoint for it on any device, without offloading too."""
+        """Return the state dict of `optimizer`, which loads with or without offloading."""
         self._tell()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
@@ -174,7 +175,7 @@ class CPUOffloadOptimizer(Optimizer):
         """Load a checkpoint of the optimizer class, made with or without offloading."""
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
-        # The copies may be those of other weights by now.
+        # The copies may belong to other weights by now.
         self._copies.follow(self._copies.of)
         self.optimizer.load_state_dict(state_dict)
         self._settle_groups(len(self.param_groups))
@@ -182,7 +183,7 @@ class CPUOffloadOptimizer(Optimizer):
             after(self)
 
     def __getstate__(self) -> NoReturn:
-        """Pickling would lose the copies."""
+        """Raise, because pickling would lose the copies."""
         raise TypeError("CPUOffloadOptimizer is neither pickled nor copied; use state_dict()")
 
     @property
@@ -195,12 +196,12 @@ class CPUOffloadOptimizer(Optimizer):
         return self.optimizer.grad_norm
 
     def metrics(self, *, flat: bool = False) -> dict[str, Any]:
-        """See `mcf.optim.AdamW`."""
+        """Return the metrics of the last step, as the optimizer class does."""
         return self.optimizer.metrics(flat=flat)
 
     @torch.no_grad()
     def master_weight(self, p: Tensor) -> Tensor:
-        """The value that is really stored for a parameter, where the parameter is."""
+        """Return the value that is stored for a parameter, on the parameter's device."""
         self._copies.follow([p] if p in self._copies.of else [])
         found = self.optimizer.master_weight(self._copies.of.get(p, p))
         assert isinstance(found, Tensor)
@@ -208,7 +209,7 @@ class CPUOffloadOptimizer(Optimizer):
 
     @torch.no_grad()
     def reload_model_params(self) -> None:
-        """Take the values of all weights as they are, after others wrote them through `p.data`."""
+        """Adopt the current values of all weights after other code wrote them through `p.data`."""
         self._copies.follow(self._copies.of, anyway=True)
         self.optimizer.reload_model_params()
 
@@ -216,7 +217,7 @@ class CPUOffloadOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """A step on every parameter that has a gradient."""
+        """Step every parameter that has a gradient."""
         if closure is not None:
             raise RuntimeError(
                 "step(closure): gradients travel as backward makes them, once for each step; "
@@ -233,7 +234,7 @@ class CPUOffloadOptimizer(Optimizer):
         whole = scaled or inner._track_metrics or inner.max_grad_norm is not None
         whole = whole or inner.nonfinite != "torch"
         if whole != self._together:
-            # What is repeated of a step is of the same kind.
+            # Cached steps were made for the other mode.
             inner._steps.forget()
             vars(self).pop("_single", None)
             self._together = whole
@@ -249,9 +250,10 @@ class CPUOffloadOptimizer(Optimizer):
             self._transfers.join()
 
     def _step(self, moving: list[Tensor], whole: bool) -> None:
-        """A step with these gradients; `whole` where it needs all at once.
+        """Take a step with these gradients; `whole` means that all are needed at once.
 
-        After an error the next one leaves out whose copies have made the step on the same gradient.
+        After an error the next one skips parameters whose copies have made the step on the same
+        gradient.
         """
         left = [p for p in moving if not self._is_ahead(p)]
         if whole and (left or not self._ahead):
@@ -267,14 +269,14 @@ class CPUOffloadOptimizer(Optimizer):
                 self._stepped(p)
             self._copies.send_back(p)
         if not whole:
-            # Of those without a copy.
+            # Step the parameters without a copy.
             self.optimizer.step()
         for p in moving:
             self._gradients.used(p)
         self._ahead.clear()
 
     def _stepped(self, p: Tensor) -> None:
-        """The copy of a parameter has made a step on the gradient that is there."""
+        """Record that the copy of a parameter has made a step on its present gradient."""
         grad = self._gradients.arrived(p)
         self._ahead[p] = grad, rewritten.version(grad)
         self._copies.of[p].grad = None
@@ -290,7 +292,7 @@ class CPUOffloadOptimizer(Optimizer):
         return SingleSteps(self.optimizer)
 
     def _unscale_later(self) -> None:
-        """Have the optimizer do what a GradScaler asks for, whose writing no version tells."""
+        """Pass the GradScaler's request on to the optimizer, and copy the gradients again."""
         if self._gradients.freed:
             raise RuntimeError(
                 "offload_gradients=True under a GradScaler, which looks for infinities in "
@@ -302,7 +304,7 @@ class CPUOffloadOptimizer(Optimizer):
             setattr(self.optimizer, name, value.cpu() if isinstance(value, Tensor) else value)
 
     def _arrive(self, p: Tensor) -> None:
-        """Give the copy of a parameter its gradient, once it is there."""
+        """Give the copy of a parameter its gradient, once it has arrived."""
         host, grad = self._copies.of[p], self._gradients.arrived(p)
         if grad.dtype != host.dtype:
             host.grad_dtype = grad.dtype
@@ -311,11 +313,11 @@ class CPUOffloadOptimizer(Optimizer):
     # -- groups ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Have the gradients of new copies travel; all checks that see both come before."""
+        """Have the gradients of new copies sent, after all checks of both sides."""
         names = [w for k in range(len(self.optimizer.param_groups)) for w in self._names(k)]
         params = [p for group in self.param_groups for p in group["params"]]
         uses = [shared_memory.Use(w, p, True) for w, p in zip(names, params, strict=True)]
-        # The copies share none.
+        # The copies share no memory.
         shared_memory.check([use for use in uses if use.tensor.requires_grad])
         for p in self._copies.of:
             if p not in self._handles:
@@ -326,11 +328,11 @@ class CPUOffloadOptimizer(Optimizer):
         return [where for where, _ in self.optimizer._named(index)]
 
     def _managed(self) -> list[Tensor]:
-        """The parameters whose gradients travel."""
+        """Return the parameters whose gradients are copied."""
         return list(self._copies.of)
 
     def _settle_groups(self, last: int) -> None:
-        """Have in the last few groups what the optimizer put into its own; and its states."""
+        """Copy the options of the optimizer's last groups to this one's, and share its states."""
         vars(self).pop("_single", None)
         inner = self.optimizer.param_groups
         for mine, theirs in zip(self.param_groups[-last:], inner[-last:], strict=True):

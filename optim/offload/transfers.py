@@ -1,4 +1,4 @@
-"""Copies between an accelerator and pinned memory, beside the work of both."""
+"""Copies between an accelerator and pinned memory, in parallel with the work of both."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Waits until a copy to the host is there.
+# A function that waits until a copy to the CPU has arrived.
 Arrival = Callable[[], None]
 
 
 class Transfers:
-    """Copies on a stream of their own, which begin when the device's work so far is done.
+    """Copies on their own stream, which begin when the device's work so far is done.
 
-    Where a device has no streams copies are made at once.
+    If a device has no streams, copies are synchronous.
     """
 
     def __init__(self) -> None:
-        """Streams are made for a device with its first copy."""
+        """Begin without streams; a device's stream is created with its first copy."""
         self._streams: dict[torch.device, Any] = {}
 
     def is_away(self, p: Tensor) -> bool:
-        """Whether a tensor is where the CPU does not compute."""
+        """Return whether a tensor is on a device other than the CPU."""
         return p.device.type != "cpu"
 
     def host_like(self, t: Tensor) -> Tensor:
-        """Memory of the CPU for a tensor, in its layout; pinned where there are streams."""
+        """Return CPU memory for a tensor, in its layout; pinned if there are streams."""
         made = torch.empty_like(t, device="cpu", memory_format=torch.preserve_format)
         return made.pin_memory() if self._stream(t.device) is not None else made
 
     def download(self, there: Tensor, here: Tensor) -> Arrival:
-        """Begin to copy a tensor of the device, which may be freed meanwhile."""
+        """Begin to copy a tensor from the device; the tensor may be freed meanwhile."""
         stream = self._stream(there.device)
         if stream is None:
             here.copy_(there)
@@ -48,7 +48,7 @@ class Transfers:
         return arrived
 
     def upload(self, here: Tensor, there: Tensor) -> None:
-        """Begin to copy a tensor to the device; it is there for what follows `join`."""
+        """Begin to copy a tensor to the device; work after `join` finds it there."""
         stream = self._stream(there.device)
         if stream is None:
             there.copy_(here)
@@ -59,13 +59,13 @@ class Transfers:
             there.copy_(here, non_blocking=True)
 
     def join(self) -> None:
-        """Let what the devices do from now on come after all uploads; the host does not wait."""
+        """Make later work of the devices wait for all uploads; the CPU does not wait."""
         for device, stream in self._streams.items():
             if stream is not None:
                 torch.get_device_module(device).current_stream(device).wait_stream(stream)
 
     def settle(self) -> None:
-        """Wait until all copies are made, before the host writes what they read."""
+        """Wait until all copies are done, before the CPU writes to their sources."""
         for stream in self._streams.values():
             if stream is not None:
                 stream.synchronize()

@@ -1,7 +1,7 @@
-"""Which entries of a parameter's state are this package's; the others are kept as they are.
+"""Tell this package's entries of a parameter's state from those of other software, which are kept.
 
-Wrappers put entries of their own beside an optimizer's (Lookahead its slow weights, say), before
-its first step or after it.
+Wrappers store entries of their own in an optimizer's states (such as Lookahead's slow weights),
+before its first step or after it.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ _NAMES = frozenset(
         "mu_product",
     )
 )
-# What further words of a number are called, and the exponents of blocks.
+# Suffixes of a number's further words, and of the exponents of blocks.
 _ENDINGS = ("_lo", "_exponent")
 
 
 def own(entry: Collection[str]) -> set[str]:
-    """The names among an entry's that are this package's."""
+    """Return the names of an entry that are this package's."""
     return {name for name in entry if isinstance(name, str) and _is_own(name)}
 
 
 def made(entry: Mapping[str, Any] | None) -> bool:
-    """Whether a state has been made, or parts of one."""
+    """Return whether a state, or a part of one, has been created."""
     return entry is not None and ("step" in entry or bool(own(entry)))
 
 
 def made_of(states: Mapping[Any, Any], p: Tensor) -> dict[str, Any]:
-    """A parameter's state where there is one: what others keep there alone is none."""
+    """Return a parameter's state; empty if only other software has entries there."""
     found: dict[str, Any] = states.get(p, {})
     return found if made(found) else {}
 
 
 def foreign(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of others."""
+    """Return the entries of other software."""
     mine = own(entry)
     return {name: value for name, value in entry.items() if name not in mine}
 
 
 def moved(value: Any, device: torch.device, memo: dict[int, Any]) -> Any:
-    """A copy of somebody's entry, its tensors on a device and in their dtypes."""
+    """Return a copy of a foreign entry, with its tensors on a device and in their dtypes."""
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=True)
     if type(value) in (dict, list, tuple):

@@ -15,22 +15,22 @@ from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 
 def components(t: Tensor) -> tuple[Tensor, ...]:
-    """The components of an expansion tensor, or what is here of the tensor itself; not copied."""
+    """Return the components of an expansion tensor, or a tensor's local part; not copied."""
     return t.components if isinstance(t, MCFTensor) else (local(t),)
 
 
 def is_expansion(t: Tensor) -> bool:
-    """Whether it is an expansion tensor."""
+    """Return whether a tensor is an expansion tensor."""
     return isinstance(t, MCFTensor)
 
 
 def leading(t: Tensor) -> Tensor:
-    """The first of them."""
+    """Return the first component."""
     return components(t)[0]
 
 
 def check_parameter(where: str, p: Tensor, taken: bool) -> None:
-    """Raise for an expansion tensor that an optimizer does not step."""
+    """Raise for an expansion tensor that an optimizer cannot step."""
     if not isinstance(p, MCFTensor):
         return
     what = f"{where} is an expansion of {p.terms} components of {p.dtype}"
@@ -41,7 +41,8 @@ def check_parameter(where: str, p: Tensor, taken: bool) -> None:
             f"{what}; allowed are plain tensors, and expansions of 2 components of torch.bfloat16 "
             "or torch.float16 (torch.optim steps the others, in their own arithmetic)"
         )
-    # A kernel takes both to be laid out alike. Who resizes a component has not asked the tensor.
+    # A kernel needs equal layouts; a component may have been resized without the tensor's
+    # knowledge.
     for k, c in enumerate(p.components):
         if (c.shape, c.stride()) != (p.shape, p.stride()):
             raise ValueError(
@@ -51,7 +52,7 @@ def check_parameter(where: str, p: Tensor, taken: bool) -> None:
 
 
 def check_gradient(where: str, p: Tensor, grad: Tensor) -> None:
-    """Raise for an expansion as gradient of what is none, or of other components."""
+    """Raise for an expansion as gradient of a plain tensor, or with other components."""
     if not isinstance(grad, MCFTensor):
         return
     terms = p.terms if isinstance(p, MCFTensor) else None
@@ -64,10 +65,10 @@ def check_gradient(where: str, p: Tensor, grad: Tensor) -> None:
 
 
 def arithmetic(found: Arithmetic, p: Tensor, where: str) -> Arithmetic:
-    """The arithmetic of a parameter, which holds its low word itself where it is an expansion.
+    """Return the arithmetic of a parameter; an expansion holds its low word itself.
 
     Raises:
-        ValueError: for a strategy that stores none.
+        ValueError: for a strategy that stores no low word.
     """
     if not isinstance(p, MCFTensor):
         return found
@@ -82,12 +83,12 @@ def arithmetic(found: Arithmetic, p: Tensor, where: str) -> Arithmetic:
 
 
 def row(p: Tensor, gradient: tuple[Tensor, ...], states: list[Tensor]) -> list[Tensor]:
-    """A kernel's row: parameter, gradient, low word, states; what is here of each."""
+    """Return a kernel's row: the local parts of parameter, gradient, low word and states."""
     high, *low = components(p)
     return [high, *gradient, *low, *map(local, states)]
 
 
 def stepped(p: Tensor) -> None:
-    """Tell autograd that a parameter has changed, of which a kernel has changed the parts."""
+    """Tell autograd that a parameter has changed, after a kernel changed its parts."""
     if isinstance(p, MCFTensor) or is_sharded(p):
         torch.autograd.graph.increment_version(p)

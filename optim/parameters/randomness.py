@@ -1,4 +1,4 @@
-"""Which random numbers the elements of a parameter get, whatever part of it is in memory here."""
+"""Random numbers of a parameter's elements, independent of the part that is local."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ATTRIBUTE = "_mcf_index_offset"
 
 
 def set_index_offset(p: Tensor, offset: int) -> None:
-    """Say that `p` is the part of a larger tensor that begins at its element `offset`.
+    """Declare that `p` is the part of a larger tensor that begins at its element `offset`.
 
-    For parameters that are cut along their first dimension and shared among processes: with the
-    offset, in row-major order, the parts get the random bits, and so the rounded weights, that
-    the whole tensor would get in one process. The offset belongs to the tensor and not to a
-    checkpoint; `copy.deepcopy` of an optimizer and pickling keep it, `copy.deepcopy` of a parameter
-    alone leaves it out, as it does all attributes.
+    Use it for parameters that are split along their first dimension among processes. With the
+    offset, in row-major order, the parts get the random bits, and so the rounded weights, that the
+    whole tensor would get in one process. The offset belongs to the tensor and not to a checkpoint;
+    `copy.deepcopy` of an optimizer and pickling keep it, `copy.deepcopy` of a parameter alone drops
+    it, like all attributes.
 
     Args:
         p: a parameter of an optimizer that rounds stochastically.
@@ -46,9 +46,10 @@ def set_index_offset(p: Tensor, offset: int) -> None:
 
 
 def index_offset(p: Tensor) -> int:
-    """The index of a parameter's first element in its whole tensor.
+    """Return the index of a parameter's first element in its whole tensor.
 
-    What its layout says, or `set_index_offset` said of a plain one, else 0.
+    The layout of a DTensor determines it; for a plain tensor it is the value of `set_index_offset`,
+    or 0.
     """
     if shards.is_sharded(p):
         first = shards.stretches(p).first
@@ -62,21 +63,21 @@ def _said(p: Tensor) -> int:
 
 
 def stretches(p: Tensor) -> shards.Stretches:
-    """See `mcf.optim.sharding.shards`; after what `set_index_offset` said."""
+    """Return `shards.stretches`, shifted by the offset of `set_index_offset`."""
     found = shards.stretches(p)
     return found if shards.is_sharded(p) else found._replace(first=found.first + _said(p))
 
 
 def in_one(p: Tensor) -> bool:
-    """Whether what is here of a parameter is one stretch of the whole, or nothing."""
+    """Return whether the local part of a parameter is one stretch of the whole, or empty."""
     return not shards.is_sharded(p) or len(shards.stretches(p).starts) <= 1
 
 
 def whole_pairs(where: str, p: Tensor, precision: str) -> None:
-    """What is here of a parameter has both of any two neighbours whose codes share a byte.
+    """Raise unless the local part has both of any two neighbours whose codes share a byte.
 
     Raises:
-        ValueError: the same on every process that shares the parameter.
+        ValueError: on every process that shares the parameter.
     """
     if not shards.whole_pairs(p):
         raise ValueError(
@@ -93,29 +94,30 @@ def whole_pairs(where: str, p: Tensor, precision: str) -> None:
 
 
 def set_stream(p: Tensor, stream: str | int) -> None:
-    """Say which stream of random numbers `p` gets, whatever optimizer it is in and where.
+    """Set the stream of random numbers of `p`, for every optimizer and index.
 
-    For optimizers that share parameters among processes and pass on no names, so that each process
-    counts its own from 0: `torch.distributed.optim.ZeroRedundancyOptimizer`, and two optimizers for
-    two parts of a model. With
+    Use it for optimizers that share parameters among processes and pass no names, so that each
+    process counts its own from 0: `torch.distributed.optim.ZeroRedundancyOptimizer`, and two
+    optimizers for two parts of a model. With
 
         for name, p in model.named_parameters():
             mcf.optim.set_stream(p, name)
 
-    before the optimizer is made, weights get the bits that one optimizer made with
-    `model.named_parameters()` gives them; with the places of `model.parameters()` those of one made
-    with that. It goes before names and places of the groups, belongs to the tensor and not to a
-    checkpoint, and is kept and left out where `set_index_offset` is. Parameters with the same
-    stream get the same numbers: right for parts of one tensor (with their offsets) only.
+    before the optimizer is created, weights get the bits of one optimizer of
+    `model.named_parameters()`; with the indices in `model.parameters()`, the bits of one optimizer
+    of those. The stream overrides names and indices of the groups. It belongs to the tensor and not
+    to a checkpoint, and is copied and dropped like the offset of `set_index_offset`. Parameters
+    with equal streams get equal numbers, which is correct only for parts of one tensor (with their
+    offsets).
 
     Args:
         p: a parameter of an optimizer that rounds stochastically.
-        stream: its name, of which prefixes that wrappers add do not count (`module.`,
-            `_orig_mod.`, `_fsdp_wrapped_module.`, `_checkpoint_wrapped_module.`); or its place
-            among all parameters, from 0.
+        stream: its name, without regard to prefixes of wrappers (`module.`, `_orig_mod.`,
+            `_fsdp_wrapped_module.`, `_checkpoint_wrapped_module.`); or its index among all
+            parameters, from 0.
 
     Raises:
-        TypeError, ValueError: for what is neither a string nor a whole number from 0.
+        TypeError, ValueError: for a value that is neither a string nor a whole number from 0.
     """
     if isinstance(stream, bool) or not isinstance(stream, (str, int)):
         raise TypeError(f"stream must be a name or a place (int), got {type(stream).__name__}")
@@ -125,7 +127,7 @@ def set_stream(p: Tensor, stream: str | int) -> None:
 
 
 def numbers(groups: Sequence[Mapping[str, Any]]) -> dict[Tensor, int]:
-    """The number of each parameter's stream, which keys are made of.
+    """Return the number of each parameter's stream, which is part of its keys.
 
     Raises:
         ValueError, TypeError: for names that do not fit their group.
@@ -134,7 +136,7 @@ def numbers(groups: Sequence[Mapping[str, Any]]) -> dict[Tensor, int]:
 
 
 def deepcopied(optimizer: Any, memo: dict[int, Any]) -> Any:
-    """`copy.deepcopy` of an optimizer, with the offsets and streams of its parameters."""
+    """Return `copy.deepcopy` of an optimizer, with the offsets and streams of its parameters."""
     made = object.__new__(type(optimizer))
     memo[id(optimizer)] = made
     made.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
@@ -145,7 +147,7 @@ def deepcopied(optimizer: Any, memo: dict[int, Any]) -> Any:
 
 
 def mark_as(copied: Tensor, p: Tensor) -> None:
-    """Give a copy of a parameter the offset and the stream that were said of it."""
+    """Copy the offset and the stream of a parameter to its copy."""
     for name in (_ATTRIBUTE, stream_names.ATTRIBUTE):
         if hasattr(p, name):
             setattr(copied, name, getattr(p, name))
@@ -154,7 +156,7 @@ def mark_as(copied: Tensor, p: Tensor) -> None:
 def columns(
     seed: int, known: Mapping[Tensor, int], params: Sequence[Tensor], steps: Sequence[int]
 ) -> list[list[float]]:
-    """`streams.COLUMNS` of parameters at their steps, of what `numbers` found."""
+    """Return `streams.COLUMNS` of parameters at their steps, from the result of `numbers`."""
     return [
         [float(streams.key(seed, step, known[p])), float(index_offset(p))]
         for p, step in zip(params, steps, strict=True)
@@ -162,7 +164,7 @@ def columns(
 
 
 class Streams:
-    """The streams of some parameters, which stay the same from step to step but for their keys."""
+    """The streams of some parameters, which change from step to step only in their keys."""
 
     def __init__(
         self,
@@ -171,12 +173,12 @@ class Streams:
         owners: Any = None,
         first: Any = None,
     ) -> None:
-        """Of the parameters of a step.
+        """Compute the streams of the parameters of a step.
 
         Args:
-            groups: all of an optimizer's.
-            params: some of theirs; each must `fit`.
-            owners: the numbers of the parameters of which there are rows; None for one each.
+            groups: all groups of an optimizer.
+            params: some of their parameters; each must `fit`.
+            owners: the index of each row's parameter; None for one row each.
             first: the index of each row's first element, with `owners`.
         """
         self._params = params
@@ -191,13 +193,13 @@ class Streams:
 
     @staticmethod
     def fit(p: Tensor) -> bool:
-        """Whether lines of scalars serve all elements: in order, upper index words the same."""
+        """Return whether rows of scalars fit all elements: in order, with equal upper words."""
         found = stretches(p)
         ends = found.first % 2**32 + found.lengths
         return shards.local(p).is_contiguous() and bool((ends <= 2**32).all())
 
     def hold(self, groups: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether parameters are counted and called as before."""
+        """Return whether the parameters have the same order and names as before."""
         now = _everything(groups)
         return (
             len(now) == len(self._everything)
@@ -207,7 +209,7 @@ class Streams:
         )
 
     def scalars(self, seed: int, steps: Sequence[int]) -> Any:
-        """`streams.SCALARS` at each parameter's step, float64 [rows, scalars]."""
+        """Return `streams.SCALARS` at each parameter's step, float64 [rows, scalars]."""
         keys = streams.key(seed, np.array(steps, dtype=np.uint64), self._numbers)[self._owners]
         return np.stack(streams.scalars(keys, self._first), axis=1).astype(np.float64)
 
@@ -217,7 +219,7 @@ def _everything(groups: Iterable[Mapping[str, Any]]) -> list[Tensor]:
 
 
 def _names(groups: Iterable[Mapping[str, Any]]) -> list[list[str] | None]:
-    """Copies, since lists may be changed in place."""
+    """Copy the names, since lists may be changed in place."""
     return [
         list(group.get("param_names") or ()) if group.get("stream_by") == "name" else None
         for group in groups

@@ -1,4 +1,4 @@
-"""Streams of random numbers by the names of parameters, which are the same in every grouping."""
+"""Streams of random numbers keyed by parameters' names, independent of grouping."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 from torch import Tensor
 
-# What random bits are keyed on beside seed, step and element: `stream_by` of a group.
+# Keys of random bits besides seed, step and element: `stream_by` of a group.
 BY = ("name", "place")
 
-# Where a parameter keeps what `set_stream` says.
+# The attribute of a parameter that `set_stream` sets.
 ATTRIBUTE = "_mcf_stream"
 
-# What wrappers put before names: within them those of torch.compile, FSDP and checkpointing of
-# activations, and in front that of DistributedDataParallel, DataParallel and AveragedModel.
+# Prefixes of wrappers: inside names those of torch.compile, FSDP and activation checkpointing; at
+# the front that of DistributedDataParallel, DataParallel and AveragedModel.
 _INSIDE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _FRONT = "module"
 
-# Places are below, hashes of names from here on: a name's stream is no place's.
+# Indices are below, hashes of names from here on, so that they never coincide.
 _NAMES = 2**62
 
 
 def settle(where: str, group: dict[str, Any]) -> None:
-    """Write into a new group what its streams are keyed on, where nobody has.
+    """Set the default of a new group's `stream_by`.
 
     Raises:
-        ValueError: for names that are asked for and not there.
+        ValueError: if names are requested and missing.
     """
     if group.get("stream_by") is None:
         group["stream_by"] = "place" if group.get("param_names") is None else "name"
@@ -40,10 +40,10 @@ def settle(where: str, group: dict[str, Any]) -> None:
 
 
 def names(where: str, group: Mapping[str, Any]) -> Sequence[str] | None:
-    """The names that key a group's streams; None where their places do.
+    """Return parameter names used as RNG stream keys; None if streams are keyed by index.
 
     Raises:
-        ValueError, TypeError: unless each parameter has one.
+        ValueError, TypeError: unless each parameter has a name.
     """
     params = group["params"]
     if group.get("stream_by") != "name" or all(told(p) is not None for p in params):
@@ -66,7 +66,7 @@ def names(where: str, group: Mapping[str, Any]) -> Sequence[str] | None:
 
 
 def numbers(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Tensor, int]]:
-    """Each parameter with the number of its stream: what was told, of its name, or its place.
+    """Yield each parameter with the number of its stream, from `set_stream`, its name or its index.
 
     Raises:
         ValueError, TypeError: for names that do not fit their group.
@@ -89,14 +89,14 @@ def numbers(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Tensor, int]]
 
 
 def told(p: Tensor) -> str | int | None:
-    """What `mcf.optim.set_stream` said of a parameter."""
+    """Return the stream that `mcf.optim.set_stream` set for a parameter."""
     found: str | int | None = getattr(p, ATTRIBUTE, None)
     return found
 
 
 @functools.lru_cache(1 << 16)
 def unwrapped(name: str) -> str:
-    """A parameter's name without what wrappers of its module put there.
+    """Return a parameter's name without prefixes of module wrappers.
 
     "module._orig_mod.layers.0._checkpoint_wrapped_module.weight" is "layers.0.weight".
     """
@@ -108,11 +108,11 @@ def unwrapped(name: str) -> str:
 
 @functools.lru_cache(1 << 16)
 def of_name(name: str, before: int = 0) -> int:
-    """The number of a name's stream, 62 bits of its SHA-256 (UTF-8).
+    """Return the number of a name's stream, 62 bits of its SHA-256 (UTF-8).
 
     Args:
         name: as `unwrapped` returns it.
-        before: how many parameters of that name come before this one, which is then another.
+        before: the number of earlier parameters of that name, so that each gets its own stream.
     """
     text = f"{name}\0{before}" if before else name
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""What a model computes with, the visible part of a parameter, written for a while."""
+"""The visible part of a parameter, which the model computes with, written temporarily."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from mcf.optim.storage.values import Value
 
 
 def kept(p: Tensor) -> Storage:
-    """How a parameter itself keeps a value."""
+    """Return the storage of a parameter's own tensor."""
     return PAIR if expansions.is_expansion(p) else SINGLE
 
 
 @torch.no_grad()
 def copied(p: Tensor) -> list[Tensor]:
-    """Copies of the components of what is here of a parameter."""
+    """Return copies of the components of a parameter's local part."""
     return [t.clone() for t in expansions.components(p.detach())]
 
 
 @torch.no_grad()
 def write(p: Tensor, value: Value) -> None:
-    """Write a value, rounded to a parameter's format, into what is here of it."""
+    """Write a value, rounded to a parameter's format, into the parameter's local part."""
     kept(p).keep(value, list(expansions.components(p.detach())))
     expansions.stepped(p)
 
 
 @torch.no_grad()
 def restore(p: Tensor, before: Sequence[Tensor]) -> None:
-    """Write the components of before into what is here of a parameter."""
+    """Write saved components into a parameter's local part."""
     for t, old in zip(expansions.components(p.detach()), before, strict=True):
         t.copy_(old)
     expansions.stepped(p)

@@ -1,1 +1,1 @@
-"""Say what an update rule is, and the formulas that rules share."""
+"""Update rules: their interface, and the formulas that they share."""

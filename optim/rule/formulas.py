@@ -1,13 +1,12 @@
 """Formulas that rules share and that fill their slots.
 
-The gradient that a rule begins with is a stored one or the sum of two, scaled and clipped. Weight
-decay enters in the gradient (an L2 penalty) or in the update (decoupled).
+A rule begins with a gradient that is one stored number or the sum of two, scaled and clipped.
+Weight decay enters in the gradient (an L2 penalty) or in the update (decoupled).
 
-Rounding errors of the parameter are fed into the first moment by ECO (arXiv:2601.22101). With
-w = p + u the parameter before it is rounded, p' as it is stored and e = w - p', the first moment
-that is kept is m + s e, where s is the factor of ECO's algorithms. A master weight would carry e
-along; this way the next update makes up for it, because a part 1 - beta of what was added to m is
-missing then.
+ECO (arXiv:2601.22101) feeds rounding errors of the parameter into the first moment. With w = p + u
+the parameter before rounding, p' the stored one and e = w - p', the stored first moment is m + s e,
+where s is the factor of ECO's algorithms. A master weight would keep e; here the next update
+compensates for it, because a part 1 - beta of what was added to m is then missing.
 """
 
 from mcf.kernels.algorithms import grow
@@ -42,7 +41,7 @@ def clipped(x, limit):
 
 def fold_wide(hi, lo, grad):
     """(hi, lo) + g with float32 registers around 16-bit components: only lo is rounded."""
-    # Of a sum whose leading component was set to 0 from outside nothing is left.
+    # Once other code has set the leading component to 0, no low component may remain.
     hi, lo = kahan(hi, where(hi == ZERO, ZERO, lo), grad)
     return hi, finite(hi, lo)
 
@@ -63,7 +62,7 @@ def added_decay(x, decay):
     return rn(x + decay)
 
 
-# What fills the slots `regularized` and `decayed`.
+# The functions for the slots `regularized` and `decayed`.
 DECOUPLED = (("regularized", no_decay), ("decayed", added_decay))
 L2 = (("regularized", added_decay), ("decayed", no_decay))
 
@@ -76,8 +75,8 @@ def no_maximum(second, second_lo, maximum, maximum_lo):
 def largest(second, second_lo, maximum, maximum_lo):
     """max(maximum, second) by value, of normalised expansions; NaN where either is NaN.
 
-    AMSGrad's (Reddi, Kale and Kumar 2018, arXiv:1904.09237). Of expansions with different leading
-    components the one whose leading component is larger is not the smaller one.
+    This is AMSGrad's maximum (Reddi, Kale and Kumar 2018, arXiv:1904.09237). If leading components
+    differ, the expansion with the larger one is not the smaller number.
     """
     tie = (maximum == second) & (maximum_lo > second_lo)
     kept = (maximum > second) | tie | (maximum != maximum)
@@ -94,11 +93,11 @@ def larger(hi, lo, single):
 def adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback):
     """m + (1 - 1/b1) (1 - b1^t) / lr (sqrt(v^) + eps) e, Algorithm 3 of the paper.
 
-    `feedback` is all before the root.
+    `feedback` is the factor before the root.
     """
     error = rn(out_param - new_param)
     fed = rn(out_exp_avg + rn(rn(feedback * out_divisor) * error))
-    # Where the divisor is infinite nothing moved, and 0 times infinity is NaN.
+    # An infinite divisor moves nothing, and 0 times infinity is NaN.
     return where(error == ZERO, out_exp_avg, fed)
 
 
@@ -109,7 +108,7 @@ def momentum_feed_back(out_momentum_buffer, out_param, new_param, feedback):
 
 
 def fed(out_exp_avg, out_param, new_param, out_divisor, feedback):
-    """`adam_feed_back` alone, for a moment that another step has made."""
+    """Apply `adam_feed_back` to a moment that another step has computed."""
     return (adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback),)
 
 

@@ -1,4 +1,4 @@
-"""What an update rule is: a formula, what it keeps, and where its scalars come from."""
+"""The interface of an update rule: its formula, states, scalars and storages."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from mcf.optim.storage.codes import RATIO8
 from mcf.optim.storage.stochastic import STOCHASTIC
 from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
-# How a state is kept: as the strategy's first moments are, or as its second ones; as second ones,
-# but never in a code (SLOW: an average that forgets more slowly than the second moment, which
-# bounds it by nothing); as first ones, but never in 4 bits, which would cut what is no average
-# (PREVIOUS).
+# Storage of a state: that of the strategy's first or second moments. SLOW is SECOND but never a
+# code: such an average decays more slowly than the second moment, which therefore does not bound
+# it. PREVIOUS is FIRST but never 4 bits, which would cut values that are not averages.
 FIRST, SECOND, SLOW, PREVIOUS = "first", "second", "slow", "previous"
 
-# What a formula reads that is neither a state nor a scalar of the rule.
+# Operands of a formula that are neither states nor scalars of the rule.
 _GIVEN = ("param", "param_lo", "grad", "grad_lo", "grad_limit")
 
 
 @dataclasses.dataclass(frozen=True)
 class Coefficients:
-    """Scalars of a rule that follow from hyperparameters and the number of the step.
+    """Scalars of a rule that are computed from hyperparameters and the step number.
 
     Args:
         function: the formula, an algorithm in float64. Its parameters are hyperparameters by name;
             `step`, the number of the step from 1; `power_x` and `power_x_lo`, the pair x**step; and
-            the rule's numbers as they were before the step.
+            the rule's numbers before the step.
         results: the names of the scalars that it returns; `new_x` for a number x of the rule.
     """
 
@@ -41,13 +40,13 @@ class Coefficients:
 
     @functools.cached_property
     def parameters(self) -> tuple[str, ...]:
-        """What the formula reads."""
+        """The operands of the formula."""
         return parameters(self.function)
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """An update rule: its formula, and what the formula reads and returns by name.
+    """An update rule: its formula, and the names of what the formula reads and returns.
 
     The formula's parameters are `param`, `grad` and `grad_limit` (`param_lo`, `grad_lo`: their
     further components), the states and their further components (`exp_avg_sq_lo`), and scalars.
@@ -58,23 +57,24 @@ class Rule:
         results: the names of its results.
         metrics: the terms summed when metrics are tracked.
         metric_count: the number of terms.
-        states: what it keeps for each element, `(name, kind)` pairs, where the kind is FIRST,
-            SECOND, SLOW or PREVIOUS: any number of each. Those of kinds FIRST and PREVIOUS can be
-            codes relative to the root of the first one of kind SECOND.
-        numbers: what it keeps for each parameter, one number, and what that starts from; they are
-            float64, where the count of steps is, and only scalars depend on them.
+        states: its states per element, any number of pairs `(name, kind)`, where the kind is FIRST,
+            SECOND, SLOW or PREVIOUS. States of kinds FIRST and PREVIOUS can be codes relative to
+            the root of the first state of kind SECOND.
+        numbers: its scalar states per parameter, pairs of name and initial value. They are float64,
+            on the device of the step count, and only scalars depend on them.
         absent: states that the formula names but this variant does not keep (momentum of 0).
-        slots: what fills slots that the strategy leaves to the rule.
-        decoupled: whether the weight decay is decoupled from the gradient, where no slot says it.
-        feed_back: the first of its states with the parameter's rounding error in it, for strategies
-            that feed it back; None for a rule without.
-        unused: states that other variants keep; one that is there is left as it is.
+        slots: functions for the slots that the strategy leaves to the rule.
+        decoupled: whether the weight decay is decoupled from the gradient, if no slot says so.
+        feed_back: computes its first state with the parameter's rounding error added, for
+            strategies that feed it back; None if the rule does not support it.
+        unused: states of other variants; if present, they are left unchanged.
         shaped: whether its scalars depend on the parameter's shape.
-        counted: whether it makes a step of a parameter, or a part of one that another finishes.
-        coefficients: those of its scalars that are computed from hyperparameters and the number of
-            the step, and its numbers after the step.
-        feedback: the same for the scalar `feedback`, where rounding errors are fed back.
-        launcher: what makes the launches of a step that is more than one fused kernel; see
+        counted: whether it is a whole step of a parameter, rather than a part that another rule
+            finishes.
+        coefficients: the scalars that are computed from hyperparameters and the step number, and
+            its numbers after the step.
+        feedback: computes the scalar `feedback`, if rounding errors are fed back.
+        launcher: creates the launches of a step that is more than one fused kernel; see
             `mcf.optim.step.launch`.
     """
 
@@ -97,7 +97,7 @@ class Rule:
     launcher: Callable[..., Any] | None = None
 
     def computed(self, arithmetic: Arithmetic) -> tuple[Coefficients, ...]:
-        """What is computed for each step under an arithmetic."""
+        """Return the coefficients that each step computes under an arithmetic."""
         if arithmetic.strategy.feedback and self.feedback is not None:
             return (*self.coefficients, self.feedback)
         return self.coefficients
@@ -112,16 +112,16 @@ class Rule:
 
     @functools.cached_property
     def first(self) -> str | None:
-        """The state that rounding errors are fed into, the first of its kind."""
+        """The state that rounding errors are fed into: the first one of kind FIRST."""
         return next((name for name, kind in self.states if kind == FIRST), None)
 
     @functools.cached_property
     def seconds(self) -> tuple[str, ...]:
-        """The states kept as second moments are."""
+        """The states that use the second-moment storage."""
         return tuple(name for name, kind in self.states if kind in (SECOND, SLOW))
 
     def storage(self, name: str, arithmetic: Arithmetic) -> Storage:
-        """How one of its states is kept."""
+        """Return the storage of a state."""
         strategy, kind = arithmetic.strategy, dict(self.states)[name]
         if kind == PREVIOUS and strategy.packed:
             return RATIO8
@@ -130,7 +130,7 @@ class Rule:
         return strategy.second if kind in (SECOND, SLOW) else strategy.first
 
     def format(self, name: str, arithmetic: Arithmetic) -> Format:
-        """The format of the components of one of its states."""
+        """Return the format of a state's components."""
         kept = self.storage(name, arithmetic)
         if name in self.seconds and kept is arithmetic.strategy.second:
             return arithmetic.second_moment

@@ -1,9 +1,9 @@
-"""What each step measures about itself: effective descent quality and lost additions.
+"""Metrics of a step: effective descent quality and lost additions.
 
 Effective descent quality is Definition 3.3 of the Collage paper (arXiv:2405.03637): the projection
 of the update that the stored parameter really made on the intended one. An addition is lost when
-the stored number keeps its value although what is added is not zero (Definition 3.2, for the
-operand that is kept).
+the stored number keeps its value although the addend is not zero (Definition 3.2, for the operand
+that is stored).
 """
 
 from mcf.kernels.algorithms.primitives import ZERO
@@ -30,9 +30,9 @@ def adamw_terms(
     out_increment,
     one_minus_beta2,
 ):
-    """The terms of the parameter, and whether the second moment lost one.
+    """The terms of the parameter, and whether the second moment lost an addition.
 
-    The second moment v takes the change (1 - beta2) (g^2 - v).
+    The second moment v changes by (1 - beta2) (g^2 - v).
     """
     along, norm, lost = param_terms(param, param_lo, new_param, new_param_lo, out_update)
     decay = one_minus_beta2 * (exp_avg_sq + exp_avg_sq_lo)

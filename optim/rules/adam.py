@@ -21,7 +21,7 @@ _AMSGRAD = adamw.adam_rule("adam_amsgrad", decoupled=False, amsgrad=True)
 
 
 class Adam(MomentOptimizer):
-    r"""Adam (arXiv:1412.6980) with an L2 penalty, each tensor stored as a precision says.
+    r"""Adam (arXiv:1412.6980) with an L2 penalty and a storage precision for each tensor.
 
     g <- g + weight_decay p; m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
     p <- p - lr m^ / (sqrt(v^) + eps), m^ = m / (1 - b1^t), v^ = v / (1 - b2^t).
@@ -34,12 +34,12 @@ class Adam(MomentOptimizer):
         betas: decay rates of the two moments, in [0, 1).
         eps: added to the denominator.
         weight_decay: L2 penalty.
-        amsgrad: divide by the largest v so far (arXiv:1904.09237), which is stored as v is.
+        amsgrad: divide by the largest v so far (arXiv:1904.09237), stored as v is.
         decoupled_weight_decay: decay the parameter itself; then this is AdamW, bit for bit.
         precision: see `mcf.optim.AdamW`.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -63,7 +63,6 @@ class Adam(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,

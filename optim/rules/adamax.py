@@ -52,14 +52,14 @@ def adamax(
     eps,
     weight_decay,
 ):
-    """One step: the new state and the update of the parameter.
+    """Compute one step: the new state and the update of the parameter.
 
     g <- g + weight_decay p;  m <- beta1 m + (1 - beta1) g;
     n <- max(beta2 n, |g| + eps);  p <- p - lr m^ / n, or, with decoupled weight decay,
     p - lr (m^ / n + weight_decay p).
 
-    The norm n is stored as second moments are: in one bf16 number it would not decay at all,
-    because RN(.999 n) = n.
+    The norm n uses the second-moment storage: in one bf16 number it would not decay at all, because
+    RN(0.999 n) = n.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
     gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
@@ -93,13 +93,13 @@ _DECOUPLED = _rule("adamax_decoupled", decoupled=True)
 
 
 class Adamax(MomentOptimizer):
-    r"""Adamax (arXiv:1412.6980), each tensor stored as a precision says.
+    r"""Adamax (arXiv:1412.6980) with a storage precision for each tensor.
 
     g <- g + weight_decay p; m <- b1 m + (1 - b1) g; n <- max(b2 n, |g| + eps);
     p <- p - lr m / ((1 - b1^t) n).
 
-    The norm n, `exp_inf`, is stored as a second moment is: under `"plus"` as an expansion. One bf16
-    number would keep its largest value for ever, because .999 n rounds to n.
+    The norm n, `exp_inf`, uses the second-moment storage: under `"plus"` an expansion. One bf16
+    number would keep its largest value forever, because 0.999 n rounds to n.
 
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
@@ -111,7 +111,7 @@ class Adamax(MomentOptimizer):
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -132,7 +132,6 @@ class Adamax(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,

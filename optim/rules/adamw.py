@@ -1,4 +1,4 @@
-"""The update of AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), and of what it came from.
+"""The update of AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), Adam and AMSGrad.
 
 Adam (Kingma and Ba 2015, arXiv:1412.6980) has its weight decay in the gradient; AMSGrad (Reddi,
 Kale and Kumar 2018, arXiv:1904.09237) divides by the largest second moment so far.
@@ -59,7 +59,7 @@ def adamw(
     eps,
     weight_decay,
 ):
-    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+    """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     g <- g + weight_decay p (Adam);  m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
     w <- max(w, v) (AMSGrad), or v;  p <- p - lr (m^ / (sqrt(w^) + eps) + weight_decay p (AdamW)),
@@ -149,12 +149,12 @@ def descent(
 
 
 def adam_feedback(beta1, power_beta1, lr):
-    """(1 - 1/b1) (1 - b1^t) / lr; see `formulas.adam_feed_back`."""
+    """(1 - 1/b1) (1 - b1^t) / lr, the factor of `formulas.adam_feed_back`."""
     return (rn(rn(ONE - power_beta1) * feedback_factor(beta1, lr)),)
 
 
 def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
-    """Adam, AdamW, and either with the largest second moment so far as denominator."""
+    """Return the rule of Adam or AdamW, optionally with AMSGrad's denominator."""
     maxima = ("max_exp_avg_sq", "max_exp_avg_sq_lo")
     return two_moments(
         name,
@@ -176,12 +176,12 @@ _AMSGRAD = adam_rule("adamw_amsgrad", decoupled=True, amsgrad=True)
 
 
 def rule(amsgrad: bool) -> Rule:
-    """The rule of AdamW."""
+    """Return the rule of AdamW."""
     return _AMSGRAD if amsgrad else _RULE
 
 
 class AdamW(MomentOptimizer):
-    r"""AdamW (arXiv:1711.05101) with each tensor stored as a precision strategy says.
+    r"""AdamW (arXiv:1711.05101) with a storage precision for each tensor.
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
     p <- p - lr (m^ / (sqrt(v^) + eps) + weight_decay p), m^ = m / (1 - b1^t), v^ = v / (1 - b2^t).
@@ -195,37 +195,38 @@ class AdamW(MomentOptimizer):
     - `"kahan"` (10): the parameter with a Kahan compensation (Zamirai et al., arXiv:2010.06192).
     - `"light"` (10): the parameter as an expansion of two components (Collage-light).
     - `"plus"` (12): also the second moment as an expansion (Collage-plus, arXiv:2405.03637).
-    - `"split16"` (10): 16 bits beside the bf16 parameter, which make it a float32 exactly: bit for
+    - `"split16"` (10): 16 bits next to the bf16 parameter, which together are a float32: bit for
       bit a float32 master weight with moments in bf16. bf16 parameters only.
     - `"split16_sr"` (10): the weights of `"split16"` with both moments in bf16, rounded
       stochastically, so that their means are exact. bf16 only.
     - `"split16_8bit"` (8): the weights of `"split16"` with the moments of `"8bit"`. bf16 only.
-    - `"split8"` (9): 8 bits beside the bf16 parameter, 16 bits of precision. bf16 only.
-    - `"split8_sr"` (9): the same with byte and both moments rounded stochastically. bf16 only.
-    - `"stochastic"` (8): the parameter rounded stochastically, so that updates of any size arrive
-      on the average (Zamirai et al.). bf16 only; see `seed` in `mcf.optim.options.Options`.
-    - `"bf16_sr"` (8): parameter and both moments rounded stochastically, moments in bf16, so that
-      a second moment takes increments of any size, too. bf16 only.
+    - `"split8"` (9): 8 bits next to the bf16 parameter, 16 bits of precision. bf16 only.
+    - `"split8_sr"` (9): `"split8"` with the byte and both moments rounded stochastically. bf16
+      only.
+    - `"stochastic"` (8): the parameter rounded stochastically, so that updates of any size are kept
+      in the mean (Zamirai et al.). bf16 only; see `seed` in `mcf.optim.options.Options`.
+    - `"bf16_sr"` (8): parameter and both moments rounded stochastically, moments in bf16, so that a
+      second moment keeps increments of any size, too. bf16 only.
     - `"8bit"` (6): the parameter rounded stochastically, the moments codes of 8 bits for each
       element (`mcf.optim.storage.codes`), rounded stochastically too; those of vectors (biases,
-      norm layers) are in bf16, as under `"bf16_sr"`. Second moments above 10 are 10 there, and
-      those of gradients below 1e-9 2**-60. bf16 only.
-    - `"4bit"` (5.5): the same with first moments in codes of 4 bits, two neighbours of a row to a
-      byte; matrices whose last dimension is odd have those of `"8bit"`. bf16 only.
+      norm layers) are in bf16, as under `"bf16_sr"`. Second moments are clamped to 10 above, and to
+      2**-60 below (gradients under 1e-9). bf16 only.
+    - `"4bit"` (5.5): `"8bit"` with first moments in codes of 4 bits, two neighbours of a row per
+      byte; matrices whose last dimension is odd use the codes of `"8bit"`. bf16 only.
     - `"split8_8bit"` (7): the moments of `"8bit"` with the weights of `"split8_sr"`. bf16 only.
     - `"eco"` (8): the parameter's rounding error goes into the first moment, so that later updates
-      make up for it (ECO, arXiv:2601.22101); betas[0] must not be 0.
-    - `"eco_stochastic"` (8): the same with stochastic rounding. bf16 only.
+      compensate for it (ECO, arXiv:2601.22101); betas[0] must not be 0.
+    - `"eco_stochastic"` (8): `"eco"` with stochastic rounding. bf16 only.
     - `"fp32_states"` (12): moments in float32.
     - `"master"` (16): moments and a master copy of the parameter in float32.
 
-    What is stored beside a parameter (the copy, low words, bits) follows what others write to it
-    between steps, with one `WeightsRewrittenWarning`; see `reload_model_params` for writing in
-    place through `p.data`, which cannot be seen.
+    State next to a parameter (the copy, low words, bits) follows the values that other code writes
+    to it between steps, with one `WeightsRewrittenWarning`. Writes in place through `p.data` cannot
+    be detected; see `reload_model_params`.
 
-    float32 and float64 parameters (norm layers, say) are plain AdamW in their own dtype under every
-    precision. The second moment of float16 parameters is stored in bfloat16 when compute_dtype is
-    float32, because float16 cannot hold the squares of ordinary gradients.
+    float32 and float64 parameters (such as norm layers) use plain AdamW in their own dtype under
+    every precision. The second moment of float16 parameters is stored in bfloat16 when
+    compute_dtype is float32, because float16 cannot hold the squares of ordinary gradients.
 
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
@@ -233,13 +234,13 @@ class AdamW(MomentOptimizer):
         betas: decay rates of the two moments, in [0, 1).
         eps: added to the denominator.
         weight_decay: decoupled weight decay.
-        amsgrad: divide by the largest v so far (arXiv:1904.09237), which is stored as v is.
-        precision: one of the above, or a `Precision` put together from storage formats; may differ
+        amsgrad: divide by the largest v so far (arXiv:1904.09237), stored as v is.
+        precision: one of the above, or a `Precision` composed of storage formats; may differ
             between groups.
-        compute_dtype: `torch.float32` keeps float32 registers and rounds only what is stored; the
-            parameter's 16-bit dtype rounds every operation, as in the Collage paper.
+        compute_dtype: `torch.float32` computes in float32 registers and rounds only stored values;
+            the parameter's 16-bit dtype rounds every operation, as in the Collage paper.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: torch's `foreach`, `capturable`, `differentiable`, `fused`; see
             `mcf.optim.options.Options`.
 
@@ -269,7 +270,6 @@ class AdamW(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,

@@ -60,7 +60,7 @@ def adan(
     eps,
     weight_decay,
 ):
-    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+    """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     d = g - g_before (0 in the first step);  m <- beta1 m + (1 - beta1) g;
     n <- beta_diff n + (1 - beta_diff) d;  v <- beta2 v + (1 - beta2) (g + beta_diff d)^2;
@@ -123,7 +123,7 @@ _RULE = two_moments(
 
 
 class Adan(MomentOptimizer):
-    r"""Adan (arXiv:2208.06677), each tensor stored as a precision says.
+    r"""Adan (arXiv:2208.06677) with a storage precision for each tensor.
 
     d = g - g_before; m <- b1 m + (1 - b1) g; n <- b2 n + (1 - b2) d;
     v <- b3 v + (1 - b3) (g + b2 d)^2;
@@ -132,8 +132,8 @@ class Adan(MomentOptimizer):
 
     Names, defaults and the sense of betas are those of the authors' implementation (sail-sg/Adan);
     the paper writes 1 - b for b. States are `exp_avg`, `exp_avg_diff`, `exp_avg_sq` and
-    `previous_grad`, the gradient as the step took it (scaled and clipped), which is stored as the
-    first moment is: exactly, where it is a bf16 gradient that was neither.
+    `previous_grad`, the gradient of the previous step, scaled and clipped. It uses the first-moment
+    storage, which is exact for a bf16 gradient that was neither scaled nor clipped.
 
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
@@ -142,11 +142,11 @@ class Adan(MomentOptimizer):
         eps: added to the denominator.
         weight_decay: proximal weight decay, p / (1 + lr weight_decay).
         no_prox: decay p by lr weight_decay p instead, as AdamW does.
-        precision: any of `mcf.optim.AdamW` but those of ECO. With moments of 4 bits the gradient
-            of before is in 8.
+        precision: any of `mcf.optim.AdamW` except ECO's. With moments of 4 bits the previous
+            gradient has 8.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -169,7 +169,6 @@ class Adan(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,

@@ -62,13 +62,13 @@ def ademamix(
     eps,
     weight_decay,
 ):
-    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+    """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;  n <- beta3 n + (1 - beta3) g;
     p <- p - lr ((m^ + alpha n) / (sqrt(v^) + eps) + weight_decay p), with m^, v^ bias-corrected.
 
-    The slow average n takes a ten-thousandth of a gradient: it is stored as the second moment is,
-    which has the same need.
+    The slow average n adds a ten-thousandth of a gradient, and therefore uses the second-moment
+    storage, which keeps such small increments.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
     gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
@@ -108,10 +108,10 @@ def slow_rates(
     alpha_warmup,
     beta3_splitter,
 ):
-    """beta3 in two components, 1 - beta3, and alpha, in their warm-ups.
+    """beta3 in two components, 1 - beta3, and alpha, with their warm-ups.
 
-    alpha_t = min(t / T_alpha, 1) alpha; 1 / ln beta3_t goes linearly from 1 / ln beta1 to
-    1 / ln beta3 in T_beta3 steps (arXiv:2409.03137, appendix A.1), so that the half-life does.
+    alpha_t = min(t / T_alpha, 1) alpha; 1 / ln beta3_t goes linearly from 1 / ln beta1 to 1 / ln
+    beta3 in T_beta3 steps (arXiv:2409.03137, appendix A.1), so that the half-life is linear.
     """
     way = rn(rn(div(step, beta3_warmup)) * rn(last_inverse_log - first_inverse_log))
     inverse = rn(first_inverse_log + way)
@@ -125,7 +125,7 @@ def slow_rates(
 
 
 def leading_bits(x, splitter):
-    """The p - s leading bits of x for a splitter of 2^s + 1 (Veltkamp's); x for 1."""
+    """The p - s leading bits of x for Veltkamp's splitter 2^s + 1; x for a splitter of 1."""
     c = rn(splitter * x)
     return rn(c - rn(c - x))
 
@@ -133,8 +133,8 @@ def leading_bits(x, splitter):
 def one_minus_exp(x):
     """1 - e^x for x < 0, to a few units in the last place for x above -18.
 
-    With y = x / 2^8 it is Taylor's sum of ten terms over 10!, whose coefficients are whole numbers,
-    and e^(2y) - 1 = E (2 + E), which loses nothing to cancellation.
+    With y = x / 2^8 it evaluates Taylor's sum of ten terms over 10!, whose coefficients are
+    integers, and doubles by e^(2y) - 1 = E (2 + E), E = e^y - 1, which has no cancellation.
     """
     y = rn(x * 0.00390625)
     total = rn(rn(rn(y + 10.0) * y) + 90.0)
@@ -155,7 +155,7 @@ def one_minus_exp(x):
 
 @functools.cache
 def inverse_log(beta: float) -> float:
-    """1 / ln beta to nearest, and 0 for 0: the C library's logarithm is another on others."""
+    """Return 1 / ln beta rounded to nearest, 0 for 0, with the same bits on every system."""
     if not beta:
         return 0.0
     context = decimal.Context(prec=50)
@@ -176,17 +176,17 @@ _RULE = two_moments(
 
 
 class AdEMAMix(MomentOptimizer):
-    r"""AdEMAMix (arXiv:2409.03137), each tensor stored as a precision says.
+    r"""AdEMAMix (arXiv:2409.03137) with a storage precision for each tensor.
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; n <- b3 n + (1 - b3) g;
     p <- p - lr ((m^ + alpha n) / (sqrt(v^) + eps) + weight_decay p),
     m^ = m / (1 - b1^t), v^ = v / (1 - b2^t).
 
-    The slow average n, `exp_avg_slow`, takes 1 - b3, a ten-thousandth, of each gradient. One bf16
-    number loses that where it is below half a unit, 2^-9 of n. So n is stored as v is: under
-    `"plus"` as an expansion, under `"bf16_sr"` rounded stochastically.
+    The slow average n, `exp_avg_slow`, adds 1 - b3, a ten-thousandth, of each gradient. One bf16
+    number loses an addend below half a unit, 2^-9 of n. So n is stored as v is: under `"plus"` as
+    an expansion, under `"bf16_sr"` rounded stochastically.
 
-    Names and defaults are those of the authors' implementation (apple/ml-ademamix), but that the
+    Names and defaults are those of the authors' implementation (apple/ml-ademamix), except that the
     fast average is `exp_avg`, as in Adam. Warm-ups are those of the paper; the implementation adds
     1e-8 to betas inside logarithms.
 
@@ -195,17 +195,16 @@ class AdEMAMix(MomentOptimizer):
         lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of m, v and n, floats in [0, 1).
         alpha: how much of n is added to m^.
-        beta3_warmup: in so many steps the rate of n goes from betas[0] to betas[2], its half-life
-            linearly; None for at once.
-        alpha_warmup: in so many steps alpha goes linearly from 0; None for at once.
+        beta3_warmup: the number of steps in which the rate of n goes from betas[0] to betas[2], its
+            half-life linearly; None for no warm-up.
+        alpha_warmup: the number of steps in which alpha rises linearly from 0; None for no warm-up.
         eps: added to the denominator.
         weight_decay: decoupled weight decay.
-        precision: any of `mcf.optim.AdamW` but those of ECO. With moments of 4 and 8 bits n is in
-            bf16, rounded stochastically: v forgets sooner, so that n is bounded by no multiple of
-            its root.
+        precision: any of `mcf.optim.AdamW` except ECO's. With moments of 4 and 8 bits n is in bf16,
+            rounded stochastically: v decays faster, so no multiple of its root bounds n.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -230,7 +229,6 @@ class AdEMAMix(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -265,7 +263,7 @@ class AdEMAMix(MomentOptimizer):
             "whole_beta3": float(beta3),
             "first_inverse_log": inverse_log(float(beta1)),
             "last_inverse_log": inverse_log(float(beta3)),
-            # A step is at least 1.
+            # Steps are counted from 1, so 1 means no warm-up.
             "beta3_warmup": float(group["beta3_warmup"] or 1),
             "final_alpha": float(group["alpha"]),
             "alpha_warmup": float(group["alpha_warmup"] or 1),

@@ -36,7 +36,7 @@ class CollageAdamW(AdamW):
     custom = False
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as torch does; it may name its own `mode`."""
+        """Add a group as torch does; the group may have its own `mode`."""
         if isinstance(param_group, dict) and "mode" in param_group:
             mode = param_group["mode"]
             validation.choice("mode", mode, self.precisions)
@@ -59,7 +59,6 @@ class CollageAdamW(AdamW):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         if "precision" in options:
             raise TypeError(
                 f"{type(self).__name__} names its precision mode; use mode='light', 'plus' or "

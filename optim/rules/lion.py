@@ -37,7 +37,7 @@ def lion(
     one_minus_beta2,
     weight_decay,
 ):
-    """One step: the new state and the update of the parameter.
+    """Compute one step: the new state and the update of the parameter.
 
     p <- p - lr (sign(beta1 m + (1 - beta1) g) + weight_decay p);  m <- beta2 m + (1 - beta2) g.
     """
@@ -51,7 +51,7 @@ def lion(
 
 
 def sign(x):
-    """-1, x or 1 for x < 0, x a zero or NaN, x > 0."""
+    """-1 for x < 0, 1 for x > 0, x for zeros and NaN."""
     return where(x > ZERO, ONE, where(x < ZERO, ZERO - ONE, x))
 
 
@@ -73,7 +73,7 @@ _RULE = Rule(
 
 
 class Lion(LowPrecisionOptimizer):
-    """Lion (arXiv:2302.06675), each tensor stored as a precision says.
+    """Lion (arXiv:2302.06675) with a storage precision for each tensor.
 
     p <- p - lr (sign(b1 m + (1 - b1) g) + weight_decay p); m <- b2 m + (1 - b2) g.
 
@@ -84,21 +84,21 @@ class Lion(LowPrecisionOptimizer):
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
         lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: of the update and of the moment, in [0, 1).
+        betas: decay rates in the update and of the moment, in [0, 1).
         weight_decay: decoupled weight decay.
-        precision: any of `mcf.optim.AdamW` but `"plus"`, which is `"light"` here (no second
-            moment), `"4bit"`, `"split16_8bit"`, `"split8_8bit"` and those of ECO. The moment of
-            `"8bit"` has 3 bits of precision, from 2**-28 to 14, rounded stochastically, which adds
-            0.4 of its own variance at betas[1] = 0.99.
+        precision: any of `mcf.optim.AdamW` except `"plus"`, which equals `"light"` here (no second
+            moment), `"4bit"`, `"split16_8bit"`, `"split8_8bit"` and ECO's. The moment of `"8bit"`
+            has 3 bits of precision, from 2**-28 to 14, rounded stochastically, which adds 0.4 of
+            its own variance at betas[1] = 0.99.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
-    # What another strategy does with a second moment is not there to be done.
+    # Strategies that differ only in the second moment do not apply.
     precisions = WITHOUT_SECOND
 
     def __init__(
@@ -114,7 +114,6 @@ class Lion(LowPrecisionOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,

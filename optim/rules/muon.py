@@ -40,10 +40,10 @@ from mcf.optim.storage.strategy_arithmetic import Arithmetic
 def muon_momentum(
     grad, grad_lo, momentum_buffer, grad_scale, grad_limit, momentum, one_minus_momentum
 ):
-    """The new buffer and the matrix to orthogonalise.
+    """Compute the new buffer and the matrix to orthogonalise.
 
     b <- momentum b + (1 - momentum) g;  the matrix is b, or (1 - momentum) g + momentum b
-    (Nesterov), as torch has it.
+    (Nesterov), as in torch.
     """
     gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
     fresh = rn(one_minus_momentum * gradient)
@@ -62,7 +62,7 @@ def nesterov_ahead(fresh, buffer, momentum):
 
 
 def muon(param, param_lo, grad, lr, adjustment, weight_decay):
-    """The new parameter and its update; `grad` is the orthogonalised matrix O.
+    """Compute the new parameter and its update; `grad` is the orthogonalised matrix O.
 
     p <- p - lr (adjustment O + weight_decay p).
     """
@@ -90,7 +90,7 @@ UPDATE = Rule(
 
 
 def momentum_kernel(arith: Arithmetic, form: GradientForm, nesterov: bool) -> Elementwise:
-    """The first half of a step: the buffer, and the matrix to orthogonalise in a tensor."""
+    """Return the kernel of the first half: the buffer, and the matrix to orthogonalise."""
     first = arith.strategy.first
     how = first.stochastic, first.coding
     return _momentum_kernel(arith.format, arith.first_moment, form, nesterov, *how)
@@ -139,18 +139,18 @@ def _momentum_kernel(
 
 
 def orthogonal_format(component: Format) -> Format:
-    """What the orthogonalised matrix is read from: bf16, or float64 for float64 parameters."""
+    """Return the format of the orthogonalised matrix: bf16, or float64 for float64 parameters."""
     return FP64 if component == FP64 else BF16
 
 
 def torchs(name: str) -> Callable[..., Any]:
-    """A function of torch's Muon.
+    """Return a function of torch's Muon.
 
     Raises:
-        ImportError: where torch has none (before 2.9).
+        ImportError: if torch has no Muon (before 2.9).
     """
     try:
-        # The function is not public; torch has no public one.
+        # torch has no public function for this.
         from torch.optim import _muon
     except ImportError as error:
         raise ImportError(f"Muon needs torch.optim.Muon, of torch 2.9: {error}") from error
@@ -159,7 +159,7 @@ def torchs(name: str) -> Callable[..., Any]:
 
 
 def parts(sizes: Sequence[int]) -> Iterator[slice]:
-    """Stretches of a list of sizes, none of which has a larger sum than the largest."""
+    """Yield slices of a list of sizes, none of which has a larger sum than the largest size."""
     limit, start, total = max(sizes), 0, 0
     for k, size in enumerate(sizes):
         if total + size > limit:
@@ -169,17 +169,17 @@ def parts(sizes: Sequence[int]) -> Iterator[slice]:
     yield slice(start, len(sizes))
 
 
-# Some of the parameters, and a matrix for each.
+# A half step of a slice of the parameters, with one matrix for each.
 Half = Callable[[slice, list[Tensor]], Any]
 
 
 class Halves:
-    """A `mcf.optim.step.launch.Launcher` of two kernels and torch's iteration between them.
+    """A `mcf.optim.step.launch.Launcher` of two kernels with torch's iteration between them.
 
     Attributes:
-        first: the kernel that makes the matrices to orthogonalise.
-        second: the one that updates the parameters.
-        names: the scalars of both.
+        first: the kernel that computes the matrices to orthogonalise.
+        second: the kernel that updates the parameters.
+        names: the scalars of both kernels.
         random: whether either draws random numbers.
     """
 
@@ -191,7 +191,7 @@ class Halves:
         nesterov: bool,
         replicas: Replicas | None = None,
     ) -> None:
-        """The kernels of a bucket; `replicas` divide what is orthogonalised of plain matrices."""
+        """Create the kernels of a bucket; `replicas` divide the iteration of plain matrices."""
         self._replicas = replicas
         arith, self._options = bucket.arithmetic, bucket.hyper.options
         read = orthogonal_format(arith.component)
@@ -206,10 +206,10 @@ class Halves:
         self._columns = [[self.names.index(name) for name in found] for found in names]
 
     def tables(self, table: Tensor, random: Sequence[str]) -> list[Tensor]:
-        """The scalars of each kernel; `random` are the names of those of random numbers."""
+        """Return the scalars of each kernel; `random` are the names of random numbers' scalars."""
         count = len(self.names)
         last = range(count, count + len(random))
-        # Column by column: a list of indices would have to travel to the table's device.
+        # Column by column: an index list would have to be copied to the table's device.
         columns = table.unbind(1)
         found = []
         for spec, mine in zip((self.first, self.second), self._columns, strict=True):
@@ -217,17 +217,15 @@ class Halves:
             found.append(torch.stack([columns[k] for k in some], 1))
         return found
 
-    # What is orthogonalised is all of a matrix.
+    # The iteration needs all of a matrix.
     whole = True
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> DirectHalves | None:
-        """See `mcf.optim.step.launch.Launcher`; what travels goes by the operator."""
         if self._replicas is not None and self._replicas.size > 1:
             return None
         return DirectHalves(self, rows) if registry.prepare(self.first, rows[:1]) else None
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        """See `mcf.optim.step.launch.Launcher`."""
         before, after = self.tables(table.values, streams.COLUMNS)
         grads = self.grads
 
@@ -253,9 +251,9 @@ class Halves:
         return lambda: torch.cat(self._run_shared(owners, table.params, params, first, second))
 
     def run(self, params: Sequence[Tensor], first: Half, second: Half) -> list[Any]:
-        """Step; what `second` returned of each part.
+        """Run the step and return the results of `second` for each part.
 
-        As many parameters at a time as need no more memory than the largest alone.
+        Each part has as many parameters as need no more memory than the largest one alone.
         """
         found = []
         for part in parts([p.numel() for p in params]):
@@ -274,21 +272,21 @@ class Halves:
         first: Half,
         second: Half,
     ) -> list[Any]:
-        """The same for parameters of which each process has a part, or of which all have all."""
+        """Run the step for parameters that processes share or replicate."""
         found = []
         for start in range(0, len(params), owners.count):
             part = slice(start, min(start + owners.count, len(params)))
             own = here[part]
             made = [torch.empty_like(p, dtype=self._direction) for p in own]
             first(part, made)
-            # The iteration begins with this rounding.
+            # The iteration begins with this rounding, so sending bf16 changes no bit.
             small = [x.to(torch.bfloat16) for x in made]
             turned = owners.turned(params[part], small, self._turned)
             found.append(second(part, [self._laid(p, x) for p, x in zip(own, turned, strict=True)]))
         return found
 
     def _turned(self, x: Tensor) -> Tensor:
-        """A matrix by torch's Newton-Schulz iteration, which is in bf16."""
+        """Return a matrix orthogonalised by torch's Newton-Schulz iteration, in bf16."""
         if not x.numel():
             return x.to(torch.bfloat16)
         options = self._options
@@ -297,7 +295,7 @@ class Halves:
         return newton_schulz(x, coefficients, options["ns_steps"], float(options["eps"]))
 
     def _laid(self, p: Tensor, found: Tensor) -> Tensor:
-        """An orthogonalised matrix in its parameter's layout; the iteration turns tall ones."""
+        """Return an orthogonalised matrix in its parameter's layout."""
         if found.stride() == p.stride():
             return found.to(self._orthogonal)
         return torch.empty_like(p, dtype=self._orthogonal).copy_(found)
@@ -311,11 +309,11 @@ class DirectHalves:
     """A `mcf.optim.step.launch.Direct` of both halves."""
 
     def __init__(self, halves: Halves, rows: Sequence[Sequence[Tensor]]) -> None:
-        """For rows of parameters, gradients and states, of which the parameters are held."""
+        """Prepare both kernels for rows of parameters, gradients and states."""
         self._halves = halves
         self._params = [row[0] for row in rows]
         sizes = [p.numel() for p in self._params]
-        # `Halves.direct` has asked whether there are launches.
+        # `Halves.direct` has checked that the executor can prepare launches.
         self._prepared: dict[tuple[Any, int], Any] = {
             (spec, part.start): registry.prepare(spec, rows[part])
             for part in parts(sizes)
@@ -323,7 +321,6 @@ class DirectHalves:
         }
 
     def run(self, addresses: Sequence[Sequence[int]], table: Any) -> Any:
-        """See `mcf.optim.step.launch.Direct`."""
         halves = self._halves
         # The buffer comes last among the states.
         p, *rest, buffer = addresses
@@ -344,7 +341,7 @@ class DirectHalves:
         return torch.cat([as_tensor(s) for s in sums])
 
 
-# What the rate is multiplied with, of rows and columns: torch's functions by name.
+# Factors of the learning rate as functions of rows and columns, by torch's names.
 _ADJUSTMENTS: dict[str | None, Callable[[int, int], float]] = {
     "original": lambda rows, columns: math.sqrt(max(1, rows / columns)),
     "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
@@ -353,7 +350,7 @@ _ADJUSTMENTS: dict[str | None, Callable[[int, int], float]] = {
 _ADJUSTMENTS[None] = _ADJUSTMENTS["original"]
 
 
-# The whole step, for what it keeps; with Nesterov momentum, and without.
+# The rules that declare the states and scalars of a whole step, with Nesterov momentum and without.
 _RULES = {
     nesterov: dataclasses.replace(
         UPDATE,
@@ -367,7 +364,7 @@ _RULES = {
 
 
 def _divided(replicas: Replicas | None) -> dict[bool, Rule]:
-    """The rules for processes that divide the matrices of a step among them."""
+    """Return the rules for processes that divide the matrices of a step among them."""
     if replicas is None:
         return _RULES
     return {
@@ -380,49 +377,48 @@ def _divided(replicas: Replicas | None) -> dict[bool, Rule]:
 
 
 class Muon(LowPrecisionOptimizer):
-    r"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon), stored as a precision says.
+    r"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) with a storage precision.
 
     B <- mu B + (1 - mu) G; O = NS(B), or NS((1 - mu) G + mu B) (Nesterov);
     P <- P - lr (a O + weight_decay P).
 
-    NS is torch's own Newton-Schulz iteration, in bf16 matrix products; a is the adjustment of the
-    rate to the shape, as torch's. Buffer and parameter are read and written by this package's
-    kernels, as many matrices at a time as need no more memory beside the states than the largest
-    alone.
+    NS is torch's Newton-Schulz iteration, in bf16 matrix products; a adjusts the rate to the shape,
+    as in torch. This package's kernels read and write buffer and parameter, as many matrices at a
+    time as need no more temporary memory than the largest one alone.
 
     Args:
-        params: matrices, as in torch; what is not a matrix needs another optimizer.
+        params: matrices, as in torch; other parameters need another optimizer.
         lr: learning rate, a float or a 1-element tensor; may change at every step.
         weight_decay: decoupled weight decay.
         momentum: the momentum mu, in [0, 1].
         nesterov: Nesterov momentum.
         ns_coefficients: three coefficients of the iteration.
-        eps: least norm that the iteration divides by.
+        eps: the smallest norm that the iteration divides by.
         ns_steps: iterations, below 100.
         adjust_lr_fn: `"original"` (the default): a = sqrt(max(1, rows / columns));
-            `"match_rms_adamw"`: a = .2 sqrt(max(rows, columns)) (arXiv:2502.16982);
+            `"match_rms_adamw"`: a = 0.2 sqrt(max(rows, columns)) (arXiv:2502.16982);
             `"spectral_unclamped"`: a = sqrt(rows / columns), of torch 2.14 on.
         precision: any without a second moment and without feedback; see `mcf.optim.AdamW`.
-        compute_dtype: see `mcf.optim.AdamW`; NS is the same under each.
+        compute_dtype: see `mcf.optim.AdamW`; it does not affect NS.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         process_group: processes that have the same plain parameters and gradients, as under
             DistributedDataParallel (`model.process_group`): each matrix is orthogonalised by one of
             them, in round robin (Dion, arXiv:2504.05295), and they exchange results, with the same
-            bits. All of them step together. None: each works on all matrices. Shared parameters
-            (DTensors) need none: their mesh says who has them. Not part of checkpoints.
+            bits. All of them must step together. With None each process works on all matrices.
+            DTensors need no group: their mesh defines the processes. Not saved in checkpoints.
         options: see `mcf.optim.AdamW`.
 
-    Guarantees: those of `mcf.optim.AdamW` for the buffer and for the parameter given O. O itself
-    has the bits of torch's matrix product on the device and number of threads. NaN or infinity in a
-    gradient reach the whole matrix.
+    Guarantees: as `mcf.optim.AdamW` for the buffer, and for the parameter as a function of O. O
+    itself has the bits of torch's matrix product on the device and number of threads. NaN or
+    infinity in a gradient reach the whole matrix.
 
     Raises:
         ValueError, TypeError: as `mcf.optim.AdamW`; for parameters that are not matrices; for a
-            `process_group` without this process or that is none; in a step, before anything is
-            changed, if its processes do not have the same matrices to step.
-        RuntimeError: for a `process_group` where torch.distributed is not initialized.
-        ImportError: where torch has no Muon (before 2.9).
+            `process_group` that is none or lacks this process; in a step, before anything is
+            changed, if its processes do not step the same matrices.
+        RuntimeError: for a `process_group` if torch.distributed is not initialized.
+        ImportError: if torch has no Muon (before 2.9).
     """
 
     precisions = WITHOUT_SECOND
@@ -447,7 +443,6 @@ class Muon(LowPrecisionOptimizer):
         process_group: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         self._rules = _divided(None if process_group is None else Replicas(process_group))
         torchs("_zeropower_via_newtonschulz")
         defaults = {
@@ -501,12 +496,12 @@ class Muon(LowPrecisionOptimizer):
         return self._rules[group["nesterov"]]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimizer; groups of processes are not pickled."""
+        """Restore a pickled or copied optimizer; process groups are not pickled."""
         self.__dict__.setdefault("_rules", _RULES)
         super().__setstate__(state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy with copies of the parameters, for the same processes."""
+        """Return a copy with copied parameters, for the same processes."""
         made = super().__deepcopy__(memo)
         made._rules = self._rules
         return made

@@ -56,14 +56,14 @@ def nadam(
     eps,
     weight_decay,
 ):
-    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+    """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
     p <- p - lr ((c_g g + c_m m) / (sqrt(v^) + eps) + weight_decay p (decoupled)), with
     c_g = (1 - mu_t) / (1 - mu_1 ... mu_t), c_m = mu_{t+1} / (1 - mu_1 ... mu_{t+1}).
 
-    torch adds the gradient's and the moment's share to the parameter one after the other; here
-    they are one update, so that a parameter is rounded once.
+    torch adds the gradient's and the moment's share to the parameter separately; here they are one
+    update, so that a parameter is rounded once.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
     gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
@@ -88,7 +88,7 @@ def momenta(
 ):
     """c_g and c_m of `nadam.nadam`, and the product of the momenta with this step's.
 
-    mu_t = b1 (1 - c^t / 2), where the pair c is .96^momentum_decay.
+    mu_t = b1 (1 - c^t / 2), where the pair c is 0.96^momentum_decay.
     """
     momentum = rn(beta1 * rn(ONE - rn(0.5 * power_momentum_base)))
     next_power, _ = mul(
@@ -121,7 +121,7 @@ _DECOUPLED = _rule("nadam_decoupled", decoupled=True)
 
 @functools.cache
 def _momentum_base(decay: float) -> tuple[float, float]:
-    """.96^momentum_decay as a pair."""
+    """Return 0.96^momentum_decay as a pair."""
     with decimal.localcontext() as context:
         context.prec = 60
         exact = decimal.Decimal.from_float(0.96) ** decimal.Decimal(decay)
@@ -130,10 +130,10 @@ def _momentum_base(decay: float) -> tuple[float, float]:
 
 
 class NAdam(MomentOptimizer):
-    r"""NAdam (Dozat 2016), Adam with Nesterov momentum, each tensor stored as a precision says.
+    r"""NAdam (Dozat 2016), Adam with Nesterov momentum, with a storage precision for each tensor.
 
-    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; mu_t = b1 (1 - .96^(t momentum_decay) / 2);
-    p <- p - lr ((1 - mu_t) g / (1 - mu_1 ... mu_t) + mu_{t+1} m / (1 - mu_1 ... mu_{t+1})) /
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; mu_t = b1 (1 - 0.96^(t momentum_decay) / 2); p
+    <- p - lr ((1 - mu_t) g / (1 - mu_1 ... mu_t) + mu_{t+1} m / (1 - mu_1 ... mu_{t+1})) /
     (sqrt(v^) + eps), v^ = v / (1 - b2^t).
 
     The product of the momenta is the state `mu_product`, as in torch, but in float64.
@@ -149,7 +149,7 @@ class NAdam(MomentOptimizer):
         precision: see `mcf.optim.AdamW`.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -171,7 +171,6 @@ class NAdam(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -195,7 +194,7 @@ class NAdam(MomentOptimizer):
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        # A power that is no whole one is the host's.
+        # A power with a fractional exponent is computed on the CPU.
         base, base_lo = _momentum_base(float(group["momentum_decay"]))
         given = super()._given(group, arith, read)
         return {**given, "momentum_base": base, "momentum_base_lo": base_lo}

@@ -49,7 +49,7 @@ def radam(
     eps,
     weight_decay,
 ):
-    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+    """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
     p <- p - lr (r m^ / (sqrt(v) + eps) + weight_decay p (decoupled)), with r the rectification
@@ -95,11 +95,11 @@ _DECOUPLED = _rule("radam_decoupled", decoupled=True)
 
 
 class RAdam(MomentOptimizer):
-    r"""RAdam (arXiv:1908.03265), each tensor stored as a precision says.
+    r"""RAdam (arXiv:1908.03265) with a storage precision for each tensor.
 
-    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t);
-    p <- p - lr m^ r_t sqrt(1 - b2^t) / (sqrt(v) + eps), or p - lr m^ while the variance of v is not
-    tractable; r_t and when that is: `mcf.optim.rules.radam.rectification`.
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t); p <- p - lr m^ r_t sqrt(1
+    - b2^t) / (sqrt(v) + eps), or p - lr m^ while the variance of v is not tractable;
+    `mcf.optim.rules.radam.rectification` defines r_t and that condition.
 
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
@@ -111,7 +111,7 @@ class RAdam(MomentOptimizer):
         precision: see `mcf.optim.AdamW`.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -132,7 +132,6 @@ class RAdam(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,

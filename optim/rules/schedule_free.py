@@ -55,13 +55,13 @@ def schedule_free(
     eps,
     weight_decay,
 ):
-    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+    """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     v <- beta2 v + (1 - beta2) g^2;  u = g / (sqrt(v) + eps) + weight_decay y;
     y <- y + c (z - y) - lr_t (1 - beta1 (1 - c)) u;  z - y <- (1 - c) (z - y - beta1 lr_t u).
 
     The parameter is y. The second line is the authors' z <- z - lr_t u in terms of the difference:
-    a momentum with a rate of 1 - c, nearly 1, that is stored as the second moment is.
+    a momentum with a rate of 1 - c, nearly 1, which uses the second-moment storage.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
     gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
@@ -153,22 +153,22 @@ _RULE = Rule(
     ),
 )  # fmt: skip
 
-# Where a parameter's state keeps y while the parameter is x; the second of an expansion.
+# States that hold y while the parameter is x; the second one for an expansion's low component.
 _TRAINED = ("trained_param", "trained_param_lo")
 
 
 class ScheduleFreeAdamW(MomentOptimizer):
-    r"""Schedule-free AdamW (arXiv:2405.15682), each tensor stored as a precision says.
+    r"""Schedule-free AdamW (arXiv:2405.15682) with a storage precision for each tensor.
 
     v <- b2 v + (1 - b2) g^2; u = g / (sqrt(v) + eps) + weight_decay y; z <- z - lr_t u;
     x <- x + c (z - x); y = b1 x + (1 - b1) z, where gradients are taken; x is the average with
     which to evaluate. lr_t = lr min(t / warmup_steps, 1) sqrt(1 - b2^t),
     c = w_t / (w_1 + ... + w_t), w_t = t^r max(lr_1, ..., lr_t)^weight_lr_power.
 
-    Stored is y, the parameter, and z - y: a momentum with the rate 1 - c, which is nearly 1. So it
-    is kept as v is, under `"plus"` as an expansion. In the authors' implementation
-    (facebookresearch/schedule_free), whose names, defaults and update these are, z and
-    y are numbers of the parameter's dtype, which in bf16 take no update below half a unit.
+    The parameter y is stored, and z - y: a momentum with the rate 1 - c, nearly 1, which is
+    therefore stored as v is, under `"plus"` as an expansion. Names, defaults and update are those
+    of the authors' implementation (facebookresearch/schedule_free). There, z and y are numbers of
+    the parameter's dtype, which in bf16 lose updates below half a unit.
 
         optimizer.train()  # the parameters are y
         ...  # train
@@ -176,7 +176,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
         ...  # evaluate, save the model
         optimizer.train()  # y again, bit for bit
 
-    A state dict of the optimizer has what `train()` needs, in both modes.
+    A state dict of the optimizer holds what `train()` needs, in both modes.
 
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
@@ -184,15 +184,15 @@ class ScheduleFreeAdamW(MomentOptimizer):
         betas: the share of x in y, in (0, 1), and the decay rate of v, in [0, 1).
         eps: added to the denominator.
         weight_decay: decoupled weight decay, at y.
-        warmup_steps: the rate rises linearly in so many steps.
+        warmup_steps: the number of steps in which the rate rises linearly.
         r: the power of t in the weight of the average: 0, 1 or 2.
-        weight_lr_power: that of the largest rate: 0, 1 or 2.
-        precision: any of `mcf.optim.AdamW` but those of ECO and `"4bit"`: there is no first
+        weight_lr_power: the power of the largest rate in that weight: 0, 1 or 2.
+        precision: any of `mcf.optim.AdamW` except ECO's and `"4bit"`, because there is no first
             moment. With v in 8 bits z - y, which v does not bound, is in bf16, rounded
             stochastically.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -220,7 +220,6 @@ class ScheduleFreeAdamW(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -237,11 +236,11 @@ class ScheduleFreeAdamW(MomentOptimizer):
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def eval(self) -> None:
-        """Make the parameters x, rounded to their dtype; they keep what `train()` needs."""
+        """Set the parameters to x, rounded to their dtype, and keep what `train()` needs."""
         self._turn(False)
 
     def train(self) -> None:
-        """Make the parameters y again, with the bits of before `eval()`."""
+        """Set the parameters to y again, with the bits they had before `eval()`."""
         self._turn(True)
 
     @torch.no_grad()
@@ -260,11 +259,11 @@ class ScheduleFreeAdamW(MomentOptimizer):
                     self.state[p].update({n: like(p, t) for n, t in kept})
                     visible.write(p, average)
             group["train_mode"] = train
-        # A step that repeats the last one would not ask for the mode.
+        # A cached step would not check the mode.
         self._steps.forget()
 
     def _average(self, group: dict[str, Any], p: Tensor, state: dict[str, Any]) -> values.Value:
-        """x = y - (1 - b1) / b1 (z - y), of what is here of a parameter."""
+        """Return x = y - (1 - b1) / b1 (z - y) of the local part of a parameter."""
         storage, tensors = self._stored(p)
         high, low = storage.value(tensors)
         names = (n for n in ("z_minus_y", "z_minus_y_lo") if n in state)
@@ -301,7 +300,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
         paired = arith.strict and arith.strategy.second is PAIR
         return {
             **super()._given(group, arith, read),
-            # A step is at least 1.
+            # Steps are counted from 1, so 1 means no warm-up.
             "warmup_steps": float(group["warmup_steps"] or 1),
             "step_power": float(group["r"]),
             "lr_power": float(group["weight_lr_power"]),

@@ -44,11 +44,11 @@ def sgd(
     one_minus_dampening,
     weight_decay,
 ):
-    """One step: the new state and the update of the parameter.
+    """Compute one step: the new state and the update of the parameter.
 
-    g <- g + weight_decay p;  b <- momentum b + (1 - dampening) g;  p <- p - lr d,
-    with d = b, or g + momentum b (Nesterov), or g (no momentum). With decoupled weight decay it is
-    d that weight_decay p is added to.
+    g <- g + weight_decay p;  b <- momentum b + (1 - dampening) g;  p <- p - lr d, with d = b, or g
+    + momentum b (Nesterov), or g (no momentum). Decoupled weight decay adds weight_decay p to d
+    instead of to g.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
     gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
@@ -74,12 +74,12 @@ def nesterov_direction(gradient, buffer, momentum):
 
 
 def dampened(dampening, step):
-    """1 - dampening; 1 in the first step, whose whole gradient the buffer takes, as in torch."""
+    """1 - dampening; 1 in the first step, when the buffer is the whole gradient, as in torch."""
     return (where(step == ONE, ONE, rn(ONE - dampening)),)
 
 
 def momentum_feedback(momentum, lr):
-    """(1 - 1/momentum) / lr; see `formulas.momentum_feed_back`."""
+    """(1 - 1/momentum) / lr, the factor of `formulas.momentum_feed_back`."""
     return (feedback_factor(momentum, lr),)
 
 
@@ -92,7 +92,7 @@ def _rule(name: str, direction: Any, *, buffer: bool = True, decoupled: bool = F
         metric_count=3,
         states=(("momentum_buffer", FIRST),) if buffer else (),
         absent=() if buffer else ("momentum_buffer",),
-        # A schedule may take the momentum to 0 and back; torch keeps the buffer, too.
+        # A schedule may set the momentum to 0 and back; torch keeps the buffer, too.
         unused=() if buffer else ("momentum_buffer",),
         slots=(
             *(formulas.DECOUPLED if decoupled else formulas.L2),
@@ -113,7 +113,7 @@ _DECOUPLED_NESTEROV = _rule("sgd_nesterov_decoupled", nesterov_direction, decoup
 
 
 class SGD(LowPrecisionOptimizer):
-    """Stochastic gradient descent as in torch, with each tensor stored as a precision says.
+    """Stochastic gradient descent as in torch, with a storage precision for each tensor.
 
     g <- g + weight_decay p; b <- momentum b + (1 - dampening) g (b = g in the first step);
     p <- p - lr d with d = g without momentum, b with it, g + momentum b with Nesterov's.
@@ -126,15 +126,15 @@ class SGD(LowPrecisionOptimizer):
         weight_decay: L2 penalty, or the rate of decay if decoupled.
         nesterov: Nesterov momentum; needs a momentum and no dampening.
         precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split16_sr"`, `"split8"`,
-            `"split8_sr"`, `"stochastic"`, `"bf16_sr"`, `"8bit"` (a momentum of 8 bits, of 3 of
+            `"split8_sr"`, `"stochastic"`, `"bf16_sr"`, `"8bit"` (a momentum in 8 bits, 3 of them
             precision, from 2**-28 to 14), `"eco"`, `"eco_stochastic"` or `"master"`; see
-            `mcf.optim.AdamW`. Those of ECO keep rounding errors in the momentum buffer: they need a
-            momentum, and not Nesterov's.
+            `mcf.optim.AdamW`. ECO's keep rounding errors in the momentum buffer: they need a
+            momentum without Nesterov.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         decoupled_weight_decay: decay the parameter itself, p <- p - lr (d + weight_decay p): SGDW
             (Loshchilov and Hutter 2019, arXiv:1711.05101).
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
@@ -162,7 +162,6 @@ class SGD(LowPrecisionOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -189,7 +188,7 @@ class SGD(LowPrecisionOptimizer):
             )
 
     def _check_scheduled(self, group: dict[str, Any]) -> None:
-        # A schedule may take the momentum to 0 and back.
+        # A schedule may set the momentum to 0 and back.
         nesterov = group["nesterov"] and group["momentum"] != 0
         super()._check_scheduled({**group, "nesterov": nesterov})
 

@@ -31,7 +31,7 @@ from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_momen
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
 from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
-# Steps whose rate is divided by the root mean square of what a tensor's update would be.
+# Steps whose learning rate is divided by the root mean square of the tensor's intended update.
 
 
 def ratios(
@@ -48,7 +48,7 @@ def ratios(
     inverse_bias_correction2,
     eps,
 ):
-    """|g| / max(sqrt(v^), eps), with v as the step that follows computes it; 0 for a g of 0."""
+    """|g| / max(sqrt(v^), eps), with v as the following step computes it; 0 for a g of 0."""
     gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
     increment = rn(one_minus_beta2 * rn(gradient * gradient))
     exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
@@ -61,7 +61,7 @@ def ratios(
 
 @functools.cache
 def _kernel(arith: Arithmetic, form: GradientForm) -> Elementwise:
-    """The kernel that writes them."""
+    """Return the kernel that writes the ratios."""
     stored = arith.strategy.second.moment("exp_avg_sq", arith.second_moment)
     low = ("exp_avg_sq_lo",) if len(stored) == 1 else ()
     coding = arith.strategy.second.coding
@@ -98,8 +98,8 @@ def _kernel(arith: Arithmetic, form: GradientForm) -> Elementwise:
 class Clipped:
     """A `mcf.optim.step.launch.Launcher` that divides each tensor's rate by max(1, RMS).
 
-    RMS^2 is the mean of the squares of `ratios` over all of a tensor, on all processes that have
-    parts of it: summed in integers, so that it has the same bits for any order and layout.
+    RMS^2 is the mean of the squares of `ratios` over a whole tensor, on all processes that have
+    parts of it. The sum is an integer, so that it has the same bits for any order and layout.
 
     Attributes:
         names: the scalars of the step.
@@ -109,7 +109,7 @@ class Clipped:
     whole = False
 
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
-        """The kernels of a bucket."""
+        """Create the kernels of a bucket."""
         self._step = kernel(bucket.rule, bucket.arithmetic, track_metrics, bucket.form)
         self._ratios = _kernel(bucket.arithmetic, bucket.form)
         self._names = tuple(states(bucket.rule, bucket.arithmetic))
@@ -119,11 +119,9 @@ class Clipped:
         self.random = self._step.random
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> None:
-        """See `mcf.optim.step.launch.Launcher`: between the kernels come sums of tensors."""
         return None
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        """See `mcf.optim.step.launch.Launcher`."""
         place = self.names.index("lr")
         columns = table.values.unbind(1)
         some = torch.stack([columns[self.names.index(n)] for n in self._ratios.scalars], 1)
@@ -138,7 +136,7 @@ class Clipped:
         return run
 
     def _factors(self, rows: Sequence[Sequence[Tensor]], table: Table, some: Tensor) -> Tensor:
-        """1 / max(1, RMS) of each row, float64; 1 where it is NaN."""
+        """Return 1 / max(1, RMS) of each row, float64; 1 where it is NaN."""
         names = [n for n in self._names if n.startswith("exp_avg_sq")]
         first = [len(row) - len(self._names) for row in rows]
         made = [torch.empty_like(row[0], dtype=self._wide) for row in rows]
@@ -166,30 +164,31 @@ _RULE = dataclasses.replace(
 
 
 class StableAdamW(MomentOptimizer):
-    r"""StableAdamW (arXiv:2304.13013), each tensor stored as a precision says.
+    r"""StableAdamW (arXiv:2304.13013) with a storage precision for each tensor.
 
     AdamW whose rate is lr / max(1, RMS) for each tensor, RMS^2 = mean(g^2 / max(v^, eps^2)):
-    Adafactor's update clipping (arXiv:1804.04235) in the place of a clipped gradient norm.
+    Adafactor's update clipping (arXiv:1804.04235) instead of a clipped gradient norm.
 
-    Names and defaults are those of optimi's, whose clipped rate also multiplies the weight decay.
+    Names and defaults are those of optimi; there, too, the clipped rate multiplies the weight
+    decay.
 
     A step is two kernels with an exact sum between them: RMS has the same bits for any order,
-    layout and sharding. Relative error of RMS at most 2^-23 in float32 registers.
+    layout and sharding. The relative error of RMS is at most 2^-23 in float32 registers.
 
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
         lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of the two moments, in [0, 1).
-        eps: added to the denominator, and the least that sqrt(v^) is in RMS.
+        eps: added to the denominator, and a lower bound of sqrt(v^) in RMS.
         weight_decay: decoupled weight decay.
-        precision: any of `mcf.optim.AdamW` but those of ECO.
+        precision: any of `mcf.optim.AdamW` except ECO's.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
-        track_metrics: let every step sum what `metrics()` returns.
+        track_metrics: sum in every step what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
-    Guarantees and errors are those of `mcf.optim.AdamW`, but that an infinity in a gradient makes
-    the RMS of its tensor NaN, which clips nothing.
+    Guarantees and errors are those of `mcf.optim.AdamW`, except that an infinity in a gradient
+    makes the RMS of its tensor NaN, which clips nothing.
     """
 
     precisions = WITHOUT_FEEDBACK
@@ -208,7 +207,6 @@ class StableAdamW(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """See the class."""
         defaults = {
             "lr": lr,
             "betas": betas,

@@ -1,1 +1,1 @@
-"""Parameters that processes share (DTensor): what is here of them, its place, and sums over all."""
+"""Parameters that processes share (DTensor): local parts, indices, and reductions."""

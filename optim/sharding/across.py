@@ -21,16 +21,16 @@ class Across(NamedTuple):
     dims: tuple[int, ...]
 
     def reduce(self, t: Tensor, operation: str) -> Tensor:
-        """A tensor reduced elementwise over all of them, who all call it.
+        """Return a tensor reduced elementwise over all these processes, all of which call this.
 
         Args:
-            t: int32, int64 or float64, of which every backend moves and reduces all.
-            operation: "sum" or "max"; of floats no maximum, from which backends drop NaN.
+            t: int32, int64 or float64, which every backend can move and reduce.
+            operation: "sum" or "max"; not "max" of floats, because backends drop NaN.
         """
         from torch import distributed
 
         op = {"sum": distributed.ReduceOp.SUM, "max": distributed.ReduceOp.MAX}[operation]
-        # Also where parameters are kept on the CPU, beside a mesh of GPUs.
+        # Parameters may be kept on the CPU, with a mesh of GPUs.
         made = t.to(self.mesh.device_type, copy=True)
         for dim in self.dims:
             distributed.all_reduce(made, op, group=self.mesh.get_group(dim))
@@ -38,7 +38,7 @@ class Across(NamedTuple):
 
 
 def across(p: Tensor) -> Across | None:
-    """Who has the other parts of a parameter; None where all of it is here."""
+    """Return the processes that have the other parts of a parameter; None if all of it is local."""
     if not is_sharded(p):
         return None
     spec = p._spec  # type: ignore[attr-defined]
@@ -47,21 +47,21 @@ def across(p: Tensor) -> Across | None:
         return known or None
     mesh = spec.mesh
     dims = [k for k, place in enumerate(spec.placements) if is_cut(place) and mesh.size(k) > 1]
-    # A process outside the mesh has no part, and is not asked.
+    # A process outside the mesh has no part and takes no part in collectives.
     found = Across(mesh, tuple(dims)) if dims and mesh.get_coordinate() is not None else None
     _KNOWN.set(spec, found or False)
     return found
 
 
-# Of each layout that was asked for, also where all of a parameter is here (False).
+# Results per layout; False if all of a parameter is local.
 _KNOWN: ByIdentity[Across | Literal[False]] = ByIdentity()
 
 
 def place_gradient(p: Tensor) -> None:
-    """Bring a parameter's gradient into the parameter's layout, where their mesh is the same.
+    """Bring a parameter's gradient into the parameter's layout, if their mesh is the same.
 
-    One of which each process has a summand (Partial) is summed. It is `p.grad` from then on. All
-    processes of the mesh call this.
+    A Partial gradient, of which each process has a summand, is summed. The result replaces
+    `p.grad`. All processes of the mesh call this.
     """
     grad: Any = p.grad
     if not is_sharded(p) or not is_sharded(grad) or same_place(p, grad):
@@ -71,26 +71,26 @@ def place_gradient(p: Tensor) -> None:
 
 
 def every(params: Iterable[Tensor]) -> list[Across]:
-    """All groups of processes that share any of some parameters.
+    """Return all groups of processes that share any of some parameters.
 
-    In the same order on every process, if it has the same parameters in the same order: also
-    those without gradients count, which one process may have and another not.
+    The order is the same on every process, if all have the same parameters in the same order.
+    Parameters without gradients count, because processes may differ in which ones those are.
     """
     return list(dict.fromkeys(found for p in params if (found := across(p)) is not None))
 
 
 def everyone(params: Iterable[Tensor]) -> list[Across]:
-    """All processes of all meshes of some parameters, replicas among them.
+    """Return all processes of all meshes of some parameters, replicas among them.
 
-    What all have to decide alike is reduced over these: replicas have the same gradients, but a
-    device that fails has its own. In the same order on every process, as `every`.
+    Common decisions are reduced over these: replicas have the same gradients, but a device that
+    fails has its own. The order is the same on every process, as in `every`.
     """
     specs = {id(p._spec): p._spec for p in params if is_sharded(p)}  # type: ignore[attr-defined]
     return list(dict.fromkeys(found for spec in specs.values() if (found := _all(spec.mesh))))
 
 
 def has_replicas(p: Tensor) -> bool:
-    """Whether several processes have the same part of a parameter, as its placements say."""
+    """Return whether several processes have the same part of a parameter, by its placements."""
     if not is_sharded(p):
         return False
     mesh, places = p._spec.mesh, p._spec.placements  # type: ignore[attr-defined]

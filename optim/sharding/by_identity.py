@@ -1,4 +1,4 @@
-"""What is known of an object of another library, for as long as that object lives."""
+"""Cached facts about objects of another library, for as long as an object lives."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ Value = TypeVar("Value")
 
 
 class ByIdentity(Generic[Value]):
-    """A mapping from objects, each itself and not whatever equals it, which keeps none alive.
+    """A mapping keyed by objects' identity instead of equality, which keeps none alive.
 
-    A mesh of process groups that were destroyed equals a mesh of new ones; a mesh that is kept
-    keeps its groups, with two threads and their sockets for each.
+    A mesh of destroyed process groups equals a mesh of new ones; a mesh that is kept alive keeps
+    its groups, with two threads and their sockets each.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], Value]] = {}
 
     def get(self, key: object) -> Value | None:
-        """What is known of an object; None for nothing."""
+        """Return an object's value; None if it has none."""
         found = self._known.get(id(key))
         return found[1] if found is not None and found[0]() is key else None
 
     def set(self, key: object, value: Value) -> None:
-        """Remember a value that does not refer to the object."""
+        """Store a value that does not refer to the object."""
         at = id(key)
 
         def forget(reference: weakref.ref[Any]) -> None:

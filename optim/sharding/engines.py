@@ -12,10 +12,10 @@ from mcf.optim.sharding.gradient_reduction import Sums, check
 
 
 class EngineReduction:
-    """What `set_gradient_reduction` installed in a model.
+    """The reduction that `set_gradient_reduction` installed in a model.
 
     Attributes:
-        micro_batches: backward passes of an update, the same number on every process. Set it only
+        micro_batches: the number of backward passes per update, equal on every process. Set it only
             between updates.
     """
 
@@ -24,13 +24,13 @@ class EngineReduction:
         self._parts: list[_Part] = []
 
     def reset(self) -> None:
-        """Forget the backward passes of an update that was given up."""
+        """Discard the backward passes of an abandoned update."""
         for part in self._parts:
             part.reset()
 
 
 class _Part:
-    """What one hook sums, and in which pass of the update each of its tensors is."""
+    """The sums of one hook, and the number of passes that each of its tensors has had."""
 
     def __init__(self, owner: EngineReduction, group: Group, how: str) -> None:
         self._owner = owner
@@ -44,7 +44,7 @@ class _Part:
         self._passes.clear()
 
     def _last(self, key: Any) -> bool:
-        """Count a pass; whether it is an update's last."""
+        """Count a pass; return whether it is the last one of an update."""
         self._passes[key] = self._passes.get(key, 0) + 1
         if self._passes[key] < self._owner.micro_batches:
             return False
@@ -59,7 +59,7 @@ class _Bucket(_Part):
     def run(self, bucket: Any) -> Any:
         buffer: Tensor = bucket.buffer()
         check(buffer, "a bucket of gradients")
-        # By parameter: after the first backward pass buckets are made anew.
+        # By parameter, because buckets are rebuilt after the first backward pass.
         params, grads = bucket.parameters(), bucket.gradients()
         self._sums.add(params, grads)
         done = [self._last(p) for p in params]
@@ -74,11 +74,11 @@ class _Bucket(_Part):
 
 
 class _Scatter(_Part):
-    """FSDP2's reduce-scatter: a mean comes with the last pass, zeros with those before.
+    """FSDP2's reduce-scatter: the last pass returns a mean, earlier ones return zeros.
 
-    The engine adds what it gets to the gradient that is there. Where several processes have a
-    shard (HSDP), each rounds its own piece of it, has zeros elsewhere, and the engine's sum over
-    them puts the pieces together.
+    The engine adds the result to the existing gradient. If several processes have a shard (HSDP),
+    each rounds its own piece of it and has zeros elsewhere, and the engine's sum over them joins
+    the pieces.
     """
 
     def __init__(self, owner: EngineReduction, group: Group, how: str, replicas: Group) -> None:
@@ -101,7 +101,7 @@ class _Scatter(_Part):
 
     @torch.no_grad()
     def alone(self, reduce_output: Tensor) -> None:
-        """An all-reduce hook, where one process has all of the shard."""
+        """Run as an all-reduce hook, if one process has all of the shard."""
         check(reduce_output, "what FSDP reduces (reduce_dtype)")
         self._sums.add_here([None], [reduce_output])
         self._finish(reduce_output)
@@ -131,7 +131,7 @@ class _Scatter(_Part):
 
 
 def _hook(state, bucket):  # type: ignore[no-untyped-def]
-    # Without annotations, which DDP compares with types and not with their names.
+    # No annotations: DDP compares them with types and not with their names.
     return state.run(bucket)
 
 
@@ -140,23 +140,23 @@ def set_gradient_reduction(
 ) -> EngineReduction:
     """Let DDP or FSDP2 reduce a model's gradients with exact or float32 sums.
 
-    After every `micro_batches` backward passes each parameter's `.grad` is the mean over those of
-    all processes, as `GradientReduction` has it: with "exact" the same bits for any number of
-    processes and any split of the micro-batches among them, rounded once to `reduce_dtype`. After
-    the passes before, `.grad` is zero. Neither `no_sync` nor a division of the loss goes with it,
-    every parameter takes part in every pass, and gradients are None or zero before the first.
+    After every `micro_batches` backward passes each parameter's `.grad` is the mean over the
+    gradients of all processes, as in `GradientReduction`: with "exact" the same bits for any number
+    of processes and any split of the micro-batches among them, rounded once to `reduce_dtype`.
+    After earlier passes `.grad` is zero. Do not use `no_sync` or divide the loss. Every parameter
+    must take part in every pass, and gradients must be None or zero before the first.
 
     Each pass moves what the engine's own reduction moves in the gradients' dtype; HSDP moves 8
-    bytes ("float32": 4) an element of a shard between its replicas in the last pass.
+    bytes ("float32": 4) per element of a shard between its replicas in the last pass.
 
     Args:
         model: a `DistributedDataParallel`, or a module after `fully_shard`, on one mesh dimension
-            or two (HSDP); tensor parallel dimensions beside them are left as they are.
+            or two (HSDP); further tensor parallel dimensions are unaffected.
         how: "exact" or "float32".
-        micro_batches: backward passes of an update on each process.
+        micro_batches: the number of backward passes per update on each process.
 
     Returns:
-        What holds the sums; `reset()` forgets the passes of an update that was given up.
+        The object that holds the sums; its `reset()` discards the passes of an abandoned update.
 
     Raises:
         TypeError: for another model.
@@ -186,7 +186,7 @@ def _install(modules: list[Any], made: EngineReduction, how: str) -> None:
     parts = []
     for module in modules:
         state = module._get_fsdp_state()
-        # Versions before 2.12 or so have one, by another name.
+        # Versions before about 2.12 have a single group, under another name.
         groups = getattr(state, "_fsdp_param_groups", None)
         groups = [state._fsdp_param_group] if groups is None else groups
         groups = [g for g in groups if g is not None]
@@ -207,7 +207,7 @@ def _install(modules: list[Any], made: EngineReduction, how: str) -> None:
             module.set_all_reduce_hook(scatter.alone)
         else:
             module.set_custom_reduce_scatter(scatter)
-        # The mean is taken here: the engine shall neither divide nor average.
+        # The mean is computed here: the engine must neither divide nor average.
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
 

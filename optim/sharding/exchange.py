@@ -1,8 +1,8 @@
-"""Tensors that all processes have, dealt out: each process gets all versions of its own piece.
+"""Exchange of tensors that all processes have: each gets all versions of its own piece.
 
 A flat tensor is cut into as many pieces of equal length as there are processes, the last ones
 padded with zeros. An all-to-all moves each element once, in its own dtype: (n - 1) / n of the
-bytes, which is what a reduce-scatter that adds in that dtype moves.
+bytes, as many as a reduce-scatter that adds in that dtype.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from mcf.kernels.tables import table_of
 
 
 class Group:
-    """Some processes, this one among them; one process alone needs no group.
+    """A group of processes that includes this one; a single process needs no group.
 
     Args:
-        group: of torch.distributed; None for all processes, or for this one where there is no
+        group: a group of torch.distributed; None for all processes, or for this one if there is no
             process group at all.
     """
 
     def __init__(self, group: Any = None) -> None:
-        """See the class."""
         from torch import distributed
 
         self.group = group
@@ -38,30 +37,30 @@ class Group:
             raise ValueError("group does not have this process; all that call have to be in it")
 
     def piece(self, count: int) -> int:
-        """The length of each process's piece of a tensor of `count` elements."""
+        """Return the length of each process's piece of a tensor of `count` elements."""
         return -(-count // self.size)
 
     def all_to_all(self, rows: Tensor) -> Tensor:
-        """Row k of what process k's row for this one is; rows [size, n], contiguous."""
+        """Exchange contiguous rows [size, n]: row k of the result is process k's for this one."""
         if self.size == 1:
             return rows
         from torch import distributed
 
         found = torch.empty_like(rows)
-        # As bytes: backends move few of the dtypes, and none of these is added to anything.
+        # As bytes, because backends do not move all dtypes and nothing is added here.
         distributed.all_to_all_single(
             found.view(torch.uint8).view(-1), rows.view(torch.uint8).view(-1), group=self.group
         )
         return found
 
     def all_gather(self, row: Tensor) -> Tensor:
-        """The rows of all processes, [size, n]."""
+        """Return the rows of all processes, [size, n]."""
         if self.size == 1:
             return row[None]
         from torch import distributed
 
         found = row.new_empty(self.size, row.numel())
-        # Its name before torch 2.13.
+        # torch before 2.13 has the old name only.
         gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
         gather(
             found.view(torch.uint8).view(-1), row.contiguous().view(torch.uint8), group=self.group
@@ -69,7 +68,7 @@ class Group:
         return found
 
     def largest(self, numbers: Sequence[int], device: torch.device) -> list[int]:
-        """The elementwise maximum of all processes' whole numbers."""
+        """Return the elementwise maximum of all processes' whole numbers."""
         if self.size == 1:
             return list(numbers)
         from torch import distributed
@@ -80,11 +79,11 @@ class Group:
 
 
 def dealt(group: Group, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """For each process, its version of this process's piece of each tensor.
+    """Return, for each process, its version of this process's piece of each tensor.
 
     Args:
-        group: whose processes all call this, with tensors of the same sizes.
-        tensors: of one dtype and device.
+        group: the group, whose processes all call this with tensors of the same sizes.
+        tensors: tensors of one dtype and device.
     """
     lengths = [group.piece(t.numel()) for t in tensors]
     rows = tensors[0].new_empty(group.size, sum(lengths))
@@ -100,7 +99,7 @@ def dealt(group: Group, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def collected(group: Group, pieces: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    """Fill tensors, on every process, with the pieces that all have of them."""
+    """Fill tensors, on every process, with the pieces of all processes."""
     found = group.all_gather(torch.cat(list(pieces)))
     lengths = [len(p) for p in pieces]
     for t, part in zip(tensors, torch.split(found, lengths, dim=1), strict=True):

@@ -12,15 +12,15 @@ from mcf.optim.sharding import gradient_sums
 from mcf.optim.sharding.exchange import Group, collected, dealt
 from mcf.optim.sharding.shards import local
 
-# Of gradients in one message; bounds the temporary memory.
+# Bytes of gradients per message; bounds the temporary memory.
 BUCKET_BYTES = 25 << 20
 
 
 class GradientReduction:
     """mean = round(sum of all micro-batches' gradients of all processes / their number).
 
-    PyTorch's engines add bf16 gradients in bf16, in an order that follows the number of processes:
-    of the sum of n numbers up to n - 1 roundings of 2**-9 remain, and other bits on every mesh.
+    PyTorch's engines add bf16 gradients in bf16, in an order that depends on the number of
+    processes: a sum of n numbers has up to n - 1 roundings of 2**-9, and other bits on every mesh.
     Here each gradient travels in its own dtype to the process that owns the piece (an all-to-all,
     which moves as many bytes as a reduce-scatter), is added there, and the mean is sent to all.
 
@@ -34,19 +34,19 @@ class GradientReduction:
     how="exact": the sum has no error (`gradient_sums.ExactSum`) and the mean is rounded once, to
     nearest even: |error| <= half an ulp of the mean. It is a function of the set of gradients
     alone, so that one process with eight micro-batches, two with four and eight with one have the
-    same bits, whatever the order. Owners keep 8 bytes an element of their pieces during a step,
-    more only where gradients of one element differ by more than 2**45 or so.
+    same bits, whatever the order. Owners keep 8 bytes per element of their pieces during a step,
+    more only if gradients of one element differ by a factor above about 2**45.
 
-    how="float32": sums in float32, 4 bytes an element of a piece; n summands leave at most
-    (n - 1) 2**-24 sum |g| / n before the mean is rounded. The bits follow the number of processes.
+    how="float32": sums in float32, 4 bytes per element of a piece; n summands leave at most (n - 1)
+    2**-24 sum |g| / n before the mean is rounded. The bits depend on the number of processes.
 
-    A NaN or an infinity of any process is in the mean that all get.
+    A NaN or an infinity of any process reaches the mean of all.
 
     Args:
-        params: tensors whose `.grad` is reduced, the same on every process in the same order. Of a
-            DTensor it is the part that is here, of which all processes of the group need the same.
-        group: a group of torch.distributed; all processes where it is None, this one alone where
-            there is no process group.
+        params: tensors whose `.grad` is reduced, the same on every process in the same order. For a
+            DTensor it is the local part, which must be the same for all processes of the group.
+        group: a group of torch.distributed; None for all processes, or this one alone if there is
+            no process group.
         how: "exact" or "float32".
 
     Raises:
@@ -55,28 +55,27 @@ class GradientReduction:
     """
 
     def __init__(self, params: Iterable[Tensor], group: Any = None, how: str = "exact") -> None:
-        """See the class."""
         self.params = list(params)
         self.group = Group(group)
         self._sums = Sums(self.group, how)
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was added."""
+        """Discard the sums."""
         self._sums.reset()
         self._seen: set[int] = set()
         self.count = 0
 
     @torch.no_grad()
     def add(self) -> None:
-        """Take every parameter's gradient into the sums; `.grad` is None then.
+        """Add every parameter's gradient to the sums, and set `.grad` to None.
 
-        Called by all processes of the group, each with a micro-batch of its own. A parameter
-        without a gradient adds zeros.
+        All processes of the group call it, each with its own micro-batch. A parameter without a
+        gradient adds zeros.
         """
         found = [check(p.grad, f"gradient {k}") for k, p in enumerate(self.params)]
         device = next((local(p).device for p in self.params), torch.device("cpu"))
-        # One that no process has is nobody's; one that some have is everybody's.
+        # A parameter without a gradient anywhere is skipped; otherwise all processes add one.
         have = self.group.largest([g is not None for g in found], device)
         some = [k for k, yes in enumerate(have) if yes]
         for bucket in _buckets([local(self.params[k]) for k in some]):
@@ -115,7 +114,7 @@ def reduce_gradients(
 ) -> None:
     """`.grad` of each parameter <- its mean over the processes of a group, in place of DDP's.
 
-    As `GradientReduction` with one micro-batch a process, which says what is guaranteed.
+    It is `GradientReduction` with one micro-batch per process, with its guarantees.
 
     Args:
         params: tensors or a module, the same on every process in the same order.
@@ -144,27 +143,27 @@ class Sums:
         self._sums: dict[Any, gradient_sums.Sum] = {}
 
     def reset(self) -> None:
-        """Forget all."""
+        """Discard all sums."""
         self._sums.clear()
 
     def add(self, keys: Sequence[Any], tensors: Sequence[Tensor]) -> None:
-        """Add what all processes have of some tensors, of one dtype and device."""
+        """Add all processes' versions of some tensors of one dtype and device."""
         for row in dealt(self._group, tensors):
             self.add_here(keys, row)
 
     def add_here(self, keys: Sequence[Any], pieces: Sequence[Tensor]) -> None:
-        """Add to the sums of this process."""
+        """Add pieces to the sums of this process."""
         for key, piece in zip(keys, pieces, strict=True):
             if key not in self._sums:
                 self._sums[key] = self._kind(piece)
         gradient_sums.add([self._sums[key] for key in keys], pieces)
 
     def terms(self, key: Any) -> list[Tensor]:
-        """What adds up to a sum, one or more tensors of the piece's length."""
+        """Return the terms of a sum, one or more tensors of the piece's length."""
         return self._sums[key].terms
 
     def mean(self, key: Any, dtype: torch.dtype, count: int) -> Tensor:
-        """The mean of this process's piece of a tensor, of which nothing is kept."""
+        """Return the mean of this process's piece of a tensor, and discard its sum."""
         return self._sums.pop(key).rounded(dtype, count)
 
     def means(self, keys: Sequence[Any], out: Sequence[Tensor], count: int) -> None:
@@ -174,7 +173,7 @@ class Sums:
 
 
 def check(grad: Tensor | None, name: str) -> Tensor | None:
-    """What is here of a gradient that can be reduced, None as it is.
+    """Return the local part of a gradient that can be reduced, or None for None.
 
     Raises:
         TypeError: for another dtype or layout.
@@ -191,7 +190,7 @@ def check(grad: Tensor | None, name: str) -> Tensor | None:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
-    """The numbers of tensors of one dtype and device, in messages of bounded size."""
+    """Yield the indices of tensors of one dtype and device, in messages of bounded size."""
     kinds: dict[Any, list[int]] = {}
     for k, t in enumerate(tensors):
         kinds.setdefault((t.dtype, t.device), []).append(k)

@@ -1,4 +1,4 @@
-"""Processes in an order, among which matrices are divided: of a mesh, or those of a group."""
+"""Ordered processes among which matrices are divided: those of a mesh or of a group."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mcf.optim.sharding.by_identity import ByIdentity
 
 
 class Line:
-    """Some processes in an order, and which is this one.
+    """Some processes in an order, and the index of this one.
 
     Attributes:
-        size: how many there are.
-        me: the number of this one.
-        group: of torch.distributed.
+        size: the number of processes.
+        me: the index of this process.
+        group: their group of torch.distributed.
     """
 
     size: int
@@ -29,7 +29,7 @@ class Line:
     group: Any
 
     def exchange(self, t: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
-        """So many elements to each of them, and so many from each."""
+        """Send `given` elements to each process, and return `taken` elements from each."""
         from torch import distributed
 
         made = t.new_empty(sum(taken))
@@ -37,7 +37,7 @@ class Line:
         return made
 
     def gather(self, t: Tensor) -> list[Tensor]:
-        """What each of them has, tensors of one size."""
+        """Return the tensors of all processes, which have one size."""
         from torch import distributed
 
         made = [torch.empty_like(t) for _ in range(self.size)]
@@ -57,7 +57,7 @@ class OfMesh(Line):
             self.me = self.me * mesh.size(d) + at[d]
 
     def places(self, p: Tensor, k: int) -> list[Tensor]:
-        """The indices of each dimension of a tensor that the k-th of them has."""
+        """Return the indices of each dimension of a tensor that the k-th process has."""
         at = list(self._mesh.get_coordinate())
         for d in reversed(self._dims):
             k, at[d] = divmod(k, self._mesh.size(d))
@@ -69,7 +69,7 @@ class OfMesh(Line):
 
     @property
     def group(self) -> Any:
-        """See `Line`."""
+        """The group of torch.distributed along the dimensions."""
         return _group(self._mesh, self._dims)
 
 
@@ -77,11 +77,11 @@ class Replicas(Line):
     """The processes of a group, all of which have the same plain parameters and gradients."""
 
     def __init__(self, process_group: Any) -> None:
-        """Of a group of torch.distributed.
+        """Check a group of torch.distributed.
 
         Raises:
-            TypeError: for what is no group.
-            RuntimeError: where torch.distributed is not initialized.
+            TypeError: for another object than a group.
+            RuntimeError: if torch.distributed is not initialized.
             ValueError: for a group without this process.
         """
         from torch import distributed
@@ -91,7 +91,7 @@ class Replicas(Line):
                 "process_group was given, and torch.distributed is not initialized; allowed is "
                 "None, or a group after init_process_group"
             )
-        # What `new_group` returns to processes that are not in it is no group.
+        # `new_group` returns a marker instead of a group to processes that are not in it.
         if process_group is distributed.GroupMember.NON_GROUP_MEMBER:
             raise ValueError(_NOT_IN.format(distributed.get_rank()))
         if not isinstance(process_group, distributed.ProcessGroup):
@@ -106,10 +106,10 @@ class Replicas(Line):
         self._agreed: set[tuple[int, int]] = set()
 
     def agree(self, params: Sequence[Tensor]) -> None:
-        """See that all have the same matrices to step; asked once for each list of them.
+        """Check once per list that all processes step the same matrices.
 
         Raises:
-            ValueError: on every process, where two have others.
+            ValueError: on every process, if two differ.
         """
         kinds = repr([(tuple(p.shape), p.dtype) for p in params])
         mine = len(params), zlib.crc32(kinds.encode())
@@ -137,7 +137,7 @@ _GROUPS: ByIdentity[dict[tuple[int, ...], Any]] = ByIdentity()
 
 
 def _group(mesh: Any, dims: tuple[int, ...]) -> Any:
-    """The processes along some dimensions of a mesh: a group that is made at the first call."""
+    """Return the group of processes along some dimensions of a mesh, created at the first call."""
     if len(dims) == 1:
         return mesh.get_group(dims[0])
     known = _GROUPS.get(mesh)
@@ -150,6 +150,6 @@ def _group(mesh: Any, dims: tuple[int, ...]) -> Any:
         at = mesh.get_coordinate()
         place = tuple(slice(None) if d in dims else at[d] for d in range(mesh.ndim))
         ranks = mesh.mesh[place].reshape(-1).tolist()
-        # Called by its members alone.
+        # Only its members call this.
         known[dims] = distributed.new_group(ranks, use_local_synchronization=True)
     return known[dims]

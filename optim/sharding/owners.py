@@ -1,8 +1,8 @@
-"""Whole matrices for a moment: each of several shared ones goes to one process, and back in parts.
+"""Exchange of shared matrices: each is whole on one process for a while, then in parts again.
 
-For what needs all of a matrix (Muon's orthogonalisation). As many matrices as there are processes
-travel at a time, each to an owner of its own, in round robin (as in Dion, arXiv:2504.05295): so
-every matrix is worked on once in the world, and no process has more than one of them.
+Muon's orthogonalisation needs all of a matrix. As many matrices as there are processes are
+exchanged at a time, each to its own owner, in round robin (as in Dion, arXiv:2504.05295). So every
+matrix is processed once, and no process has more than one of them.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from mcf.optim.sharding.shards import is_cut
 
 
 class Owners:
-    """The processes that share some matrices, all of one mesh and cut along the same dimensions.
+    """The processes that share some matrices, all of one mesh and split along the same dimensions.
 
-    Or that have the same plain matrices.
+    Or the processes that have the same plain matrices.
 
     Attributes:
-        count: how many there are, and how many matrices travel at a time.
+        count: the number of processes, and of matrices that are exchanged at a time.
     """
 
     def __init__(self, cut: OfMesh | None, same: Line, device: torch.device) -> None:
-        """Those with different parts of a matrix, those with the same, and where parts travel."""
-        # As many matrices as these have each an owner among them, and parts in all of them.
+        """Take the processes with different and with equal parts, and the parts' device."""
+        # Matrices are exchanged in rows of this size: each has an owner among the processes with
+        # different parts, and parts in all of them.
         self._cut, self._row_size = cut, 1 if cut is None else cut.size
         self._same, self._device = same, device
         self.count = self._row_size * same.size
 
     @classmethod
     def of(cls, p: Tensor, replicas: Replicas | None = None) -> Owners | None:
-        """Of a matrix like those that will travel.
+        """Return the owners for matrices like `p`.
 
-        None for a plain matrix without replicas, and for a process that has no part of it.
+        Return None for a plain matrix without replicas, and for a process that has no part of it.
         """
         if not shards.is_sharded(p):
             if replicas is None or replicas.size == 1:
@@ -60,21 +61,21 @@ class Owners:
         parts: Sequence[Tensor],
         turn: Callable[[Tensor], Tensor],
     ) -> list[Tensor]:
-        """The parts that are here of what `turn` makes of whole matrices.
+        """Return the local parts of the results of `turn` on whole matrices.
 
         All processes call it, with the same parameters.
 
         Args:
-            params: of at most `count` matrices, which say how each is shared.
-            parts: what is here of the matrices.
-            turn: takes a matrix in its parameter's layout and returns one of its shape; called
-                here for one of them at most.
+            params: the parameters of at most `count` matrices, which define how each is shared.
+            parts: the local parts of the matrices.
+            turn: takes a matrix in its parameter's layout and returns one of its shape; called here
+                for at most one matrix.
         """
         if not params:
             return []
         home = parts[0].device
         here = [x.to(self._device) for x in parts]
-        # Those that processes with the same parts as this one work on.
+        # The rows of matrices, one for each process that has the same parts as this one.
         rows = [range(k, min(k + self._row_size, len(params))) for k in self._starts(len(params))]
         mine = rows[self._same.me]
         found = dict(zip(mine, self._row(params, here, mine, turn), strict=True))
@@ -92,7 +93,7 @@ class Owners:
         row: range,
         turn: Callable[[Tensor], Tensor],
     ) -> list[Tensor]:
-        """The parts that are here of the matrices of a row, each of which gets an owner."""
+        """Return the local parts of the results for a row of matrices, one owner each."""
         line = self._cut
         if line is None:
             return [turn(here[k]) for k in row]
@@ -120,7 +121,7 @@ class Owners:
     def _from_others(
         self, here: Sequence[Tensor], rows: Sequence[range], found: dict[int, Tensor]
     ) -> dict[int, Tensor]:
-        """The parts of the other rows' matrices, of processes that have the same parts."""
+        """Return the local parts of other rows' results, from processes with the same parts."""
         line = self._same
         if line.size == 1:
             return {}

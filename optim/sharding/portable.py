@@ -1,6 +1,6 @@
-"""States as torch.distributed moves them.
+"""States in the form that torch.distributed can move.
 
-No backend moves 16-bit integers (gloo and NCCL have none): in checkpoints their two bytes are a
+No backend moves 16-bit integers (gloo and NCCL have none). In checkpoints their two bytes are a
 last dimension of int8.
 """
 
@@ -15,18 +15,18 @@ from mcf.optim.sharding.shards import like, local
 
 
 def packed(t: Any) -> Any:
-    """What a checkpoint has of a state: 16-bit integers as bytes, all else as it is; not copied."""
+    """Return a state for a checkpoint: 16-bit integers as bytes, others unchanged; not copied."""
     if not isinstance(t, Tensor) or t.dtype != torch.int16:
         return t
     return like(t, local(t).unsqueeze(-1).view(torch.int8), (*t.shape, 2))
 
 
 def unpacked(p: Tensor, t: Any) -> Any:
-    """A state of a parameter that `packed` returned, or that was never packed."""
+    """Return a state of a parameter from a checkpoint, packed or not."""
     if not isinstance(t, Tensor) or t.dtype != torch.int8 or t.shape != (*p.shape, 2):
         return t
     here = local(t)
-    # Who saved it may have laid it out anew.
+    # Other software may have saved it in another layout.
     here = here if here.stride(-1) == 1 and not here.storage_offset() % 2 else here.contiguous()
     if any(s % 2 for s in here.stride()[:-1]):
         here = here.contiguous()

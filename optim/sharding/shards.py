@@ -1,8 +1,8 @@
-"""What a process has of a tensor that several share, and which elements of the whole those are.
+"""The local part of a tensor that processes share, and its elements' indices in the whole.
 
-The border of the house: kernels, storages and rules see plain tensors. A parameter that is a
-DTensor is stepped through the part of it that is here (`local`), its states are DTensors laid out
-as it is (`like`), and what depends on an element's index (random numbers, say) asks for its
+This module is the boundary of sharding: kernels, storages and rules see plain tensors only. A
+DTensor parameter is stepped through its local part (`local`), and its states are DTensors in its
+layout (`like`). Code that depends on an element's index, such as random numbers, uses the
 `stretches`, so that the bits are the same for any layout and any number of processes.
 """
 
@@ -23,33 +23,33 @@ _PLAIN = frozenset((Tensor, Parameter))
 
 
 def is_sharded(t: Any) -> bool:
-    """Whether it is a DTensor, also one of which every process has all."""
+    """Return whether a tensor is a DTensor, even a replicated one."""
     if type(t) in _PLAIN:
         return False
-    # Importing it takes long; without it there is none.
+    # The import takes long; without it there is no DTensor.
     module = sys.modules.get("torch.distributed.tensor")
     kind = getattr(module, "DTensor", None)
     return kind is not None and isinstance(t, kind)
 
 
 def local(t: Tensor) -> Tensor:
-    """The part of a tensor that is here, itself where it is not sharded; not copied."""
+    """Return the local part of a tensor, itself if it is not sharded; not copied."""
     if not is_sharded(t):
         return t
     here: Any = t._local_tensor  # type: ignore[attr-defined]
-    # The result of a collective operation that may be under way.
+    # The local tensor may be the result of a pending collective operation.
     found: Tensor = here.wait() if hasattr(here, "trigger_wait") else here
     return found
 
 
 def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-    """A tensor laid out as a parameter, of which `here` is the part that is here; not copied.
+    """Return a tensor in a parameter's layout whose local part is `here`; not copied.
 
     Args:
-        p: the parameter; where it is plain, the tensor is `here`.
-        here: a part of p's local shape, of any dtype; further dimensions may follow, or p's last
-            ones, which lie together, be left out, or the last one be half as long.
-        shape: of the whole, p's unless given.
+        p: the parameter; if it is plain, the tensor is `here`.
+        here: a tensor of p's local shape and any dtype. Trailing dimensions may be added, p's
+            contiguous last ones omitted, or the last one halved.
+        shape: the shape of the whole, by default p's.
     """
     if not is_sharded(p):
         return here
@@ -64,7 +64,7 @@ def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     strides = (*(s * within // left_out for s in p.stride()[: len(shape)]), *inner)
     if len(shape) == p.ndim and shape != p.shape:
         strides = tuple(math.prod(shape[k + 1 :]) for k in range(p.ndim))
-    # Not `from_local`, which would move what is kept on the CPU to the devices of the mesh.
+    # `from_local` would move tensors on the CPU to the devices of the mesh.
     meta = TensorMeta(shape, strides, here.dtype)
     spec = DTensorSpec(p.device_mesh, tuple(p.placements), tensor_meta=meta)  # type: ignore[attr-defined]
     make: Any = DTensor
@@ -73,7 +73,7 @@ def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
 
 
 def same_place(p: Tensor, t: Tensor) -> bool:
-    """Whether each process has the same elements of both, which have the same shape."""
+    """Return whether each process has the same elements of two tensors of one shape."""
     if not is_sharded(p) or not is_sharded(t):
         return is_sharded(p) == is_sharded(t)
     one, other = p._spec, t._spec  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def same_place(p: Tensor, t: Tensor) -> bool:
 
 
 def moved_like(p: Tensor, t: Tensor) -> Tensor:
-    """A tensor of a parameter's shape, in its layout: cut, gathered or sent where it differs.
+    """Return a tensor of a parameter's shape in its layout, split, gathered or sent if needed.
 
     All processes of the meshes call it, unless the tensor is plain.
     """
@@ -100,16 +100,16 @@ def moved_like(p: Tensor, t: Tensor) -> Tensor:
     return like(p, part(p, t.full_tensor()), t.shape)  # type: ignore[attr-defined]
 
 
-# -- which elements are here -------------------------------------------------------------------
+# -- local elements ----------------------------------------------------------------------------
 
 
 class Stretches(NamedTuple):
     """Stretches of a part that are stretches of the whole tensor too, both in row-major order.
 
     Attributes:
-        starts: the number of each one's first element in the part.
-        lengths: their numbers of elements.
-        first: the index of each one's first element in the whole tensor.
+        starts: the index of each stretch's first element in the part.
+        lengths: the number of elements of each stretch.
+        first: the index of each stretch's first element in the whole tensor.
     """
 
     starts: Any
@@ -118,9 +118,9 @@ class Stretches(NamedTuple):
 
 
 def stretches(p: Tensor) -> Stretches:
-    """The stretches of what is here of a parameter, none of them empty.
+    """Return the nonempty stretches of a parameter's local part.
 
-    One, unless a dimension is cut before which another has several indices.
+    There is one, unless a dimension is split and an earlier dimension has several indices.
     """
     if is_sharded(p):
         return _stretches(tuple(p.shape), *_layout(p))
@@ -129,9 +129,9 @@ def stretches(p: Tensor) -> Stretches:
 
 
 def part(p: Tensor, whole: Tensor) -> Tensor:
-    """What is here of a whole tensor that is laid out as a parameter; a copy, unless it is all.
+    """Return the local part of a whole tensor in a parameter's layout; a copy, unless it is all.
 
-    Further dimensions may follow those of the parameter, whose last one may be half as long.
+    Dimensions may follow those of the parameter, and its last one may be halved.
     """
     if not is_sharded(p):
         return whole
@@ -142,9 +142,9 @@ def part(p: Tensor, whole: Tensor) -> Tensor:
 
 
 def indices(p: Any, at: tuple[int, ...]) -> tuple[Any, ...]:
-    """Of each dimension of a sharded tensor the indices that a process has, None for all.
+    """Return the indices of a sharded tensor's dimensions that a process has, None for all.
 
-    It is the one at the coordinate `at` of the mesh.
+    The process is the one at the coordinate `at` of the mesh.
     """
     found: tuple[Any, ...] = _indices(
         tuple(p.shape), tuple(p.device_mesh.shape), at, tuple(p.placements)
@@ -153,10 +153,10 @@ def indices(p: Any, at: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def whole_pairs(p: Tensor) -> bool:
-    """Whether every process has neighbours in the last dimension, 2 k and 2 k + 1, together.
+    """Return whether every process has neighbours in the last dimension, 2 k and 2 k + 1, together.
 
-    The last dimension is even. It is the same question for a tensor of half that dimension, laid
-    out alike: whether that has the pairs whose elements p has.
+    The last dimension is even. This is also whether a tensor with half that dimension in the same
+    layout has the pairs of p's local elements.
     """
     if not is_sharded(p):
         return True
@@ -181,7 +181,7 @@ def _whole_pairs(
 
 
 def _layout(p: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[Any, ...]]:
-    """The mesh's shape, this process's place in it (None outside), and the placements."""
+    """Return the mesh's shape, this process's coordinate (None outside), and the placements."""
     mesh = p.device_mesh
     at = mesh.get_coordinate()
     return tuple(mesh.shape), None if at is None else tuple(at), tuple(p.placements)
@@ -194,7 +194,7 @@ def _indices(
     at: tuple[int, ...] | None,
     placements: tuple[Any, ...],
 ) -> tuple[Any, ...]:
-    """The indices of each dimension that are here; None for all of them."""
+    """Return the local indices of each dimension; None for all of them."""
     if at is None:
         return tuple(np.arange(0) for _ in shape)
     found: list[Any] = [None] * len(shape)
@@ -207,11 +207,11 @@ def _indices(
 
 
 def _cuts(mesh: tuple[int, ...], placements: tuple[Any, ...]) -> list[tuple[int, int]]:
-    """The mesh's dimensions in the order in which they cut, each with the pieces that it cuts.
+    """Return the mesh's dimensions in order of splitting, each with its earlier pieces.
 
-    FSDP cuts the piece that tensor parallelism has made: its placement comes first all the same
-    (`_StridedShard`), with the number of pieces of all processes. From left to right it would be
-    the same but for pieces of several lengths, the last of which may have nothing for some.
+    FSDP splits the piece that tensor parallelism has made, although its placement comes first
+    (`_StridedShard`), with the total number of pieces. Splitting from left to right would differ
+    only for pieces of several lengths, the last of which may be empty for some processes.
     """
     found: list[tuple[int, int]] = []
     for m in reversed(range(len(mesh))):
@@ -228,12 +228,12 @@ def _cuts(mesh: tuple[int, ...], placements: tuple[Any, ...]) -> list[tuple[int,
 
 
 def is_cut(placement: Any) -> bool:
-    """Whether the processes of a mesh's dimension have different elements."""
+    """Return whether the processes of a mesh's dimension have different elements."""
     return not placement.is_replicate() and not placement.is_partial()
 
 
 def _chunks(x: Any, count: int) -> list[Any]:
-    """torch.chunk, with the empty ones at the end."""
+    """Return torch.chunk's pieces, with empty ones at the end."""
     size = -(-len(x) // count)
     return [x[k * size : (k + 1) * size] for k in range(count)]
 
@@ -243,7 +243,7 @@ def _stretches(shape: tuple[int, ...], *layout: Any) -> Stretches:
     here = _indices(shape, *layout)
     cut = [d for d, some in enumerate(here) if some is not None]
     last = cut[-1] if cut else 0
-    # The elements behind the last dimension that is cut lie together, and so do consecutive
+    # The trailing dimensions after the last split one are contiguous, and so are consecutive
     # indices of that dimension.
     inner = math.prod(shape[last + 1 :])
     own = here[last] if cut else np.arange(shape[0] if shape else 1)

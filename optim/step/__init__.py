@@ -1,1 +1,1 @@
-"""How a step is made: buckets of parameters in, updated tensors out; no optimizer is known."""
+"""The step: from buckets of parameters to updated tensors, independent of optimizer classes."""

@@ -1,4 +1,4 @@
-"""What a step is asked for: buckets of parameters, and what is common to all of them."""
+"""The request for a step: buckets of parameters, and the settings common to all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcf.optim.step.kernel import GradientForm, states
 from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 Group = dict[str, Any]
-# A parameter, after the words that name it in messages.
+# A parameter, after its name for error messages.
 Named = tuple[str, Tensor]
 
 
@@ -29,24 +29,24 @@ class Hyperparameters(Protocol):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The group's options as they are now."""
+        """The group's present options."""
 
     def given(self, read: Callable[[Any], Any]) -> dict[str, Any]:
-        """Scalars of the rule, and what else its coefficients read.
+        """Return the scalars of the rule, and whatever else its coefficients read.
 
-        Each that may be a tensor is taken by `read`: the host's is `float`.
+        `read` converts each value that may be a tensor; on the CPU it is `float`.
 
         Raises:
-            ValueError, TypeError: for those that are no numbers.
+            ValueError, TypeError: for values that are not numbers.
         """
 
     def of_shape(self, shape: tuple[int, ...]) -> dict[str, float]:
-        """Scalars that depend on a parameter's shape, where the rule is `shaped`."""
+        """Return the scalars that depend on a parameter's shape, if the rule is `shaped`."""
 
     def ask_the_same(self) -> bool:
-        """Whether the group still asks for the rule and the arithmetic of the bucket.
+        """Return whether the group still needs the rule and the arithmetic of the bucket.
 
-        May raise what the full checks raise.
+        It may raise the errors of the full checks.
         """
 
 
@@ -55,12 +55,12 @@ class Bucket:
     """Parameters of one group that one kernel can step.
 
     Args:
-        index: of the group.
+        index: the group's index.
         rule: the update rule.
         arithmetic: the precision strategy on the parameters' dtype.
-        form: how the kernel finds the gradient.
+        form: how the kernel reads the gradient.
         hyper: the hyperparameters.
-        named: the parameters, each after the words that name it.
+        named: the parameters, each after its name for error messages.
     """
 
     index: int
@@ -72,27 +72,27 @@ class Bucket:
 
     @functools.cached_property
     def computed(self) -> tuple[Coefficients, ...]:
-        """What the rule computes for each step."""
+        """The coefficients that the rule computes for each step."""
         return self.rule.computed(self.arithmetic)
 
     def of(self, named: Sequence[Named]) -> Bucket:
-        """The same for some of the parameters."""
+        """Return this bucket with some of its parameters only."""
         return dataclasses.replace(self, named=named)
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """What one step is asked for.
+    """The request for one step.
 
     Args:
         groups: the parameter groups; a step that repeats the last one has the same.
-        counted: the groups that say which random numbers each parameter gets.
+        counted: the groups that determine each parameter's random numbers.
         state: the states of parameters.
         lows: second components of gradients.
-        gradients: what is done to all of them before the rule.
-        terms: where metrics are tracked, how many terms each group has; else None.
-        collect: makes the buckets of all parameters with gradients, which it checks, but of those
-            whose ids are in what it is given.
+        gradients: the settings of unscaling, clipping and checks.
+        terms: the number of metrics' terms of each group; None if metrics are not tracked.
+        collect: checks all parameters with gradients and returns their buckets, without parameters
+            whose ids are in its argument.
         only: the one parameter that is stepped; None for all.
     """
 
@@ -112,17 +112,17 @@ class Request:
 
     @functools.cached_property
     def places(self) -> dict[Tensor, int]:
-        """The place of each parameter among all."""
+        """The index of each parameter among all."""
         return {p: k for k, p in enumerate(p for g in self.counted for p in g["params"])}
 
     @functools.cached_property
     def sharers(self) -> list[Across]:
-        """All groups of processes that share any parameter that is asked for."""
+        """All groups of processes that share any requested parameter."""
         return every(self._asked)
 
     @functools.cached_property
     def everyone(self) -> list[Across]:
-        """All processes that have any parameter that is asked for, replicas among them."""
+        """All groups of processes that have any requested parameter, replicas among them."""
         return everyone(self._asked)
 
     @property
@@ -130,21 +130,21 @@ class Request:
         return self.places if self.only is None else [self.only]
 
     def made(self, p: Tensor) -> Group:
-        """A parameter's state where there is one: what others keep there alone is none."""
+        """Return a parameter's state; empty if only other software has entries there."""
         return entries.made_of(self.state, p)
 
 
 @dataclasses.dataclass
 class Row:
-    """One parameter of a step.
+    """The tensors and state of one parameter in a step.
 
     Args:
-        where: names it.
+        where: its name for error messages.
         p: the parameter.
-        entry: its state, which is new where the optimizer has none.
-        known: whether the optimizer has it.
-        tensors: of the kernel: what is here of the parameter, its gradient, its states; each with
-            their components.
+        entry: its state, new if the optimizer has none.
+        known: whether the optimizer already has the state.
+        tensors: the kernel's operands: the local parts of parameter, gradient and states, each with
+            its components.
         negated: whether the gradient is a copy of one that is lazily negated.
     """
 
@@ -157,7 +157,7 @@ class Row:
 
 
 def rows(bucket: Bucket, request: Request) -> list[Row]:
-    """The rows of a bucket; new states are made, and are nowhere yet."""
+    """Return the rows of a bucket; new states are created but not yet stored."""
     names = tuple(states(bucket.rule, bucket.arithmetic))
     found = []
     for where, p in bucket.named:
@@ -166,7 +166,7 @@ def rows(bucket: Bucket, request: Request) -> list[Row]:
         if not known:
             capturable = bool(bucket.hyper.options["capturable"])
             entry = new_state(bucket.rule, bucket.arithmetic, p, capturable)
-        # The kernel reads memory, where a lazily negated view has the other sign.
+        # The kernel reads memory, where a lazily negated view has the opposite sign.
         given = gradient_scaling.components(p, request.lows)
         grads = tuple(g.resolve_neg() for g in given)
         tensors = expansions.row(p, grads, [entry[n] for n in names])
@@ -175,18 +175,18 @@ def rows(bucket: Bucket, request: Request) -> list[Row]:
 
 
 def counted_by_device(bucket: Bucket, request: Request, live: bool | Tensor) -> bool:
-    """Whether the steps of a bucket are counted where its parameters are."""
+    """Return whether the device counts the steps of a bucket."""
     if bucket.hyper.options["capturable"] or isinstance(live, Tensor):
         return True
     if any(isinstance(p, FakeTensor) and p.device.type == "cpu" for _, p in bucket.named):
-        # The counts have no values, which those who trace or estimate a step do not ask for.
+        # Fake counts have no values; tracing or estimating a step needs none.
         return True
     found = (request.made(p) for _, p in bucket.named)
     return any(s and s["step"].device.type != "cpu" for s in found)
 
 
 def new_state(rule: Rule, arithmetic: Arithmetic, p: Tensor, capturable: bool) -> Group:
-    """Zero moments, and what begins beside a parameter."""
+    """Return a new state: zero moments, and the initial state next to a parameter."""
     home = p.device if capturable else torch.device("cpu")
     # An integer: a float32 counter stops at 2**24, a bf16 one at 256.
     state: Group = {"step": torch.zeros((), dtype=torch.int64, device=home)}

@@ -1,4 +1,4 @@
-"""Parameters whose kernel is ready for them: stepped by addresses, again and again."""
+"""Buckets whose kernels are prepared: steps by addresses, repeated while guards hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mcf.optim.step.shared_memory import Use
 from mcf.optim.step.stretched import Cut
 from mcf.optim.step.table import At
 
-# Whether tensors are still of the types, dtypes, shapes and strides that were checked.
+# A guard: whether tensors still have the types, dtypes, shapes and strides that were checked.
 
 Fit = Callable[..., bool]
 
@@ -37,11 +37,11 @@ _dtype, _device, _layout = map(attrgetter, ("dtype", "device", "layout"))
 
 
 def watched(tensors: Sequence[Tensor]) -> Fit:
-    """A function of as many objects: whether they are alike in all that a kernel depends on.
+    """Return a guard that compares objects with `tensors` in all that a kernel depends on.
 
-    All but the addresses: class, dtype, device, layout, shape, strides, lazy negation. It holds
-    none of the tensors. Also False where an object is no tensor, and where a condition differs that
-    changes no step, like `requires_grad`.
+    It compares class, dtype, device, layout, shape, strides and lazy negation, but not addresses,
+    and keeps no reference to the tensors. It is also False if an object is no tensor, or if a
+    property differs that changes no step, such as `requires_grad`.
     """
     guards = _guards()
     if guards is None:
@@ -54,9 +54,9 @@ def watched(tensors: Sequence[Tensor]) -> Fit:
 
 
 def _guards() -> Any:
-    """The comparison that torch.compile's guards are made of: one call for thousands of tensors.
+    """Return the class of torch.compile's tensor guards: one call for thousands of tensors.
 
-    Not public; None where torch has it no more.
+    It is not public; return None if this torch does not have it.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
@@ -66,12 +66,12 @@ def _guards() -> Any:
 
 
 def compared(tensors: Sequence[Tensor]) -> Fit:
-    """The same through public functions, several times as slow."""
+    """Return such a guard made of public functions, several times as slow."""
     types, dtypes, layouts = (list(map(f, tensors)) for f in (type, _dtype, _layout))
     devices, sizes, strides = (list(map(f, tensors)) for f in (_device, Tensor.size, Tensor.stride))
 
     def fit(*found: Any) -> bool:
-        # One after the other, as each makes sense where those before hold.
+        # In this order, because each comparison is valid only if the earlier ones hold.
         return (
             all(map(is_, map(type, found), types))
             and all(map(is_, map(_layout, found), layouts))
@@ -85,16 +85,16 @@ def compared(tensors: Sequence[Tensor]) -> Fit:
     return fit
 
 
-# The memory of the numbers among states, read and written without tensors.
+# Memory of the scalars among states, read and written without tensors.
 
 
 class Cells:
-    """Counts and other numbers of parameters, where their states have them; no tensor is held."""
+    """Step counts and other scalars of parameters in their states' memory; holds no tensor."""
 
     def __init__(
         self, numbers: Sequence[Sequence[Tensor]], shapes: Sequence[tuple[int, ...]]
     ) -> None:
-        """`numbers` are the `step` of all parameters and each of the rule's numbers."""
+        """Take `numbers`: the `step` of all parameters, then each of the rule's numbers."""
         self._shapes = shapes
         self._places = [list(map(Tensor.data_ptr, column)) for column in numbers]
         kinds = [ctypes.c_int64, *[ctypes.c_double] * (len(numbers) - 1)]
@@ -104,16 +104,16 @@ class Cells:
         ]
 
     def hold(self, numbers: Sequence[Sequence[Tensor]]) -> bool:
-        """Whether these tensors are still that memory."""
+        """Return whether these tensors still have that memory."""
         return [list(map(Tensor.data_ptr, column)) for column in numbers] == self._places
 
     def read(self) -> list[At]:
-        """Where each parameter is."""
+        """Return the counts and numbers of each parameter."""
         columns = [[cell.value for cell in cells] for cells in self._cells]
         return list(zip(*columns, self._shapes, strict=True))
 
     def write(self, places: Sequence[At]) -> None:
-        """Say where each parameter is."""
+        """Write the counts and numbers of each parameter."""
         for k, cells in enumerate(self._cells):
             for at, cell in zip(places, cells, strict=True):
                 cell.value = at[k]
@@ -126,7 +126,7 @@ _local, _spec = attrgetter("_local_tensor"), attrgetter("_spec")
 
 
 def fits(row: Row, rule_numbers: Sequence[str], random: bool) -> bool:
-    """Whether a kernel can be ready for a row: plain dense tensors, numbers as we make them."""
+    """Return whether a kernel can be prepared for a row: plain dense tensors, standard scalars."""
     p, tensors = row.p, row.tensors
     own = type(p) in _PLAIN or is_sharded(p)
     plain = type(tensors[0]) in _PLAIN and all(type(t) is Tensor for t in tensors[1:])
@@ -134,7 +134,7 @@ def fits(row: Row, rule_numbers: Sequence[str], random: bool) -> bool:
         return False
     if random and not Streams.fit(p):
         return False
-    # Without a version counter: whether others wrote the weight is asked of its elements.
+    # Without a version counter, a rewritten weight can be detected only by comparing elements.
     if not rewritten.is_counted(p):
         return False
     numbers = [row.entry[name] for name in rule_numbers]
@@ -146,9 +146,9 @@ def fits(row: Row, rule_numbers: Sequence[str], random: bool) -> bool:
 
 
 class DirectBucket:
-    """A bucket all rows of which `fit`, and what must still be true when its step is repeated.
+    """A bucket all of whose rows `fit`, and the guards under which its step can be repeated.
 
-    It is one step's before `commit`; after `watch` the next may be made of it, if it `holds` then.
+    It belongs to one step until `commit`; after `watch` the next step may repeat it if it `holds`.
     """
 
     def __init__(
@@ -160,9 +160,9 @@ class DirectBucket:
         launch: Direct,
         cut: Cut | None,
     ) -> None:
-        """Nothing is changed; new states are in `rows` alone.
+        """Prepare without changing anything; new states are in `rows` alone.
 
-        `launch` is for the stretches of all rows, where `cut` has them.
+        `launch` is for the stretches of all rows if `cut` splits them.
         """
         rule = bucket.rule
         self.bucket = bucket
@@ -174,7 +174,7 @@ class DirectBucket:
         self._paired = bucket.form.paired
         self._grads = range(1, 2 + self._paired)
         self._new = [row for row in rows if not row.known]
-        # All of a bucket's parameters are, or none.
+        # All of a bucket's parameters are DTensors, or none.
         self._sharded = is_sharded(self.params[0])
         self._specs: list[Any] = []
         self._cut = cut
@@ -183,30 +183,30 @@ class DirectBucket:
             rows_of = () if cut is None else (cut.owners, cut.first)
             self._streams = Streams(request.counted, self.params, *rows_of)
         self._beside = rewritten.beside(bucket.arithmetic)
-        # For this step: tensors and their addresses, a list of those of all parameters each.
+        # Tensors of this step and their addresses, one list over all parameters per operand.
         self._tensors = [list(column) for column in zip(*(r.tensors for r in rows), strict=True)]
         self._addresses = _addresses(self._tensors)
-        # Bytes of an element of the parameter in each tensor.
+        # Bytes per element of the parameter in each tensor.
         self._sizes: list[float] = [column[0].element_size() for column in self._tensors]
         formats = states(rule, bucket.arithmetic).values()
         self._sizes[2 + self._paired :] = [fmt.itemsize for fmt in formats]
         numbers = [[row.entry[name] for row in rows] for name in self._numbers]
         shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
         self._cells = Cells(numbers, shapes)
-        # Weights that others may have written, where something is stored beside them.
+        # Weights that other code may have written, if state is stored next to them.
         known = [(row.where, row.p) for row in rows if row.known]
         self._suspects: list[Named] | None = known if self._beside else []
-        # While watched: versions and places as the last step left them.
+        # While watched: versions and addresses as the last step left them.
         self._fit: Callable[..., bool] | None = None
         self._lengths: list[int] = []
         self._versions: list[int] = []
         self._places = array("Q")
         self._now: list[int] = []
 
-    # -- whether the last step can be repeated -----------------------------------------------
+    # -- guards of a repeated step ------------------------------------------------------------
 
     def watch(self, request: Request) -> None:
-        """Keep, after a step, what has to be the same in the next."""
+        """Record, after a step, what must be unchanged in the next."""
         entries = [request.state[p] for p in self.params]
         self._new, self._lengths = [], list(map(len, entries))
         if self._sharded:
@@ -217,9 +217,9 @@ class DirectBucket:
             self._versions, self._places = self._counts(), self._addresses[0]
 
     def holds(self, request: Request) -> bool:
-        """Whether a step now is as the one before, after `watch`; keeps what it needs.
+        """Return whether the last step can be repeated, after `watch`; keep what the step needs.
 
-        May raise what the full checks raise, or for states that are not there or no tensors.
+        It may raise the errors of the full checks, or errors for missing or non-tensor states.
         """
         if not self.bucket.hyper.ask_the_same():
             return False
@@ -245,14 +245,14 @@ class DirectBucket:
     def _gather(
         self, request: Request, entries: Sequence[Group]
     ) -> tuple[list[list[Any]], list[list[Any]]]:
-        """Parameters, gradients and states, and numbers, each a list of those of all parameters."""
+        """Return parameters, gradients, states and scalars, as one list over parameters each."""
         own: list[list[Any]] = [self.params, list(map(_grad, self.params))]
         if self._paired:
             own.append(list(map(request.lows.get, self.params)))
         own += [[entry[name] for entry in entries] for name in self._stored]
         numbers = [[entry[name] for entry in entries] for name in self._numbers]
         if self._sharded:
-            # AttributeError where one is no DTensor any more.
+            # AttributeError if a tensor is not a DTensor any more.
             own = [list(map(_local, column)) for column in own]
             for k in self._grads:
                 if any(type(t) is not Tensor for t in own[k]):
@@ -260,7 +260,7 @@ class DirectBucket:
         return own, numbers
 
     def _placed(self) -> bool:
-        """Whether parameters and gradients are shared as before."""
+        """Return whether parameters and gradients are distributed as before."""
         now = [*map(_spec, self.params), *(p.grad._spec for p in self.params)]  # type: ignore[union-attr]
         if all(map(is_, now, self._specs)):
             return True
@@ -271,7 +271,7 @@ class DirectBucket:
         return same
 
     def _suspect(self) -> None:
-        """Find the weights that others wrote since the last step."""
+        """Find the weights that other code wrote since the last step."""
         now, places = self._counts(), self._addresses[0]
         self._suspects, self._now = [], now
         if now != self._versions or places != self._places:
@@ -280,55 +280,55 @@ class DirectBucket:
             self._suspects = [named for named, v, a, old in marks if (v, a) != old]
 
     def _counts(self) -> list[int]:
-        """`rewritten.version` of all parameters."""
+        """Return `rewritten.version` of all parameters."""
         found = list(map(_version, self.params))
         if self._sharded:
             found = list(map(add, found, map(_version, map(_local, self.params))))
         return found
 
     def tell(self, marks: Marks) -> None:
-        """Say which weights the last step left."""
+        """Record in `marks` how the last step left the weights."""
         if self._beside and self._fit is not None:
             found = zip(self._versions, self._places, strict=True)
             marks.left.update(zip(map(id, self.params), found, strict=True))
 
     def release(self) -> None:
-        """Let go of tensors: those of the next step may be others."""
+        """Release the tensors: the next step may have other ones."""
         self._tensors, self._addresses = [], []
 
     # -- memory ------------------------------------------------------------------------------
 
     def uses(self) -> Iterator[Use]:
-        """The tensors of the step."""
+        """Yield the tensors of the step."""
         names = ("", *("" for _ in self._grads), *self._stored)
         for k, (name, column) in enumerate(zip(names, self._tensors, strict=True)):
             for (where, _), t in zip(self.bucket.named, column, strict=True):
                 yield Use(f"state {name!r} of {where}" if name else where, t, k not in self._grads)
 
     def stretches(self) -> list[list[tuple[int, int]]]:
-        """Addresses and bytes of what is written."""
+        """Return addresses and bytes of the written tensors."""
         return [[(t.data_ptr(), t.nbytes) for t in column] for column in self._own(self._tensors)]
 
     def read_bytes(self) -> list[int]:
-        """The sizes of gradients in bytes."""
+        """Return the sizes of gradients in bytes."""
         return [t.nbytes for k in self._grads for t in self._tensors[k]]
 
     def written(self) -> list[array[int]]:
-        """The addresses of what is written."""
+        """Return the addresses of the written tensors."""
         return self._own(self._addresses)
 
     def read(self) -> list[array[int]]:
-        """The addresses of gradients."""
+        """Return the addresses of gradients."""
         return self._addresses[1 : 2 + self._paired]
 
     def _own(self, columns: list[Any]) -> list[Any]:
-        """Of parameters, gradients and states what is written."""
+        """Return the columns of parameters and states, which are written."""
         return [columns[0], *columns[2 + self._paired :]]
 
     # -- the step ----------------------------------------------------------------------------
 
     def prepare(self, scale: float | Tensor, read: set[int]) -> None:
-        """Do all that might raise; gradients whose ids are in `read` are copied."""
+        """Do all that might raise; copy the gradients whose ids are in `read`."""
         if read:
             for k in self._grads:
                 column = self._tensors[k]
@@ -349,7 +349,7 @@ class DirectBucket:
             self._rows = list(map(self._cut.addresses, self._addresses, self._sizes))
 
     def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
-        """What has to be written beside weights that others wrote."""
+        """Return the repairs of the state next to weights that other code wrote."""
         if not self._suspects:
             return []
         found = self._suspects
@@ -358,22 +358,22 @@ class DirectBucket:
         return rewritten.repairs_of(self.bucket, found, request.state)
 
     def commit(self, request: Request, marks: Marks, metrics: StepMetrics | None) -> None:
-        """Launch and count."""
+        """Launch the step and count it."""
         try:
-            # Before the launch, which drives what describes tensors out of the caches.
+            # Counting comes first: the launch evicts the tensors' metadata from the CPU's caches.
             self._cells.write(self._after)
             written = [*self._own(self._tensors), *([self.params] if self._sharded else ())]
             torch.autograd.graph.increment_version(list(chain(*written)))
             sums = self._launch.run(self._rows, self._table)
         except BaseException:
-            # A device without memory for the sums, say.
+            # For example, the device has no memory for the sums.
             self._cells.write(self._before)
             raise
         for row in self._new:
-            # Beside what others keep there.
+            # Keep entries that other software has there.
             request.state[row.p].update(row.entry)
         if self._fit is not None and self._beside:
-            # Of DTensors their parts, too.
+            # For a DTensor, the local tensor's version rises as well.
             more = 1 + self._sharded
             self._versions, self._places = [v + more for v in self._now], self._addresses[0]
         elif self._beside:

@@ -1,7 +1,6 @@
-"""What a step does to all gradients before its rule: unscale, clip, look for what is not finite.
+"""Unscale and clip gradients, and find infinities and NaN, before a step's rule.
 
-All of it is one number that multiplies every gradient in the kernel; the gradients themselves are
-read and never written.
+All of it is one factor of every gradient in the kernel; gradients are read and never written.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class Found(NamedTuple):
     """A gradient of a step.
 
     Args:
-        where: names its parameter in messages.
-        components: what is here of it.
-        place: of its parameter among all of the optimizer's.
-        across: who has the other parts of it; None where all of it is here.
+        where: the parameter's name for error messages.
+        components: its local components.
+        place: the index of its parameter among all of the optimizer's.
+        across: the processes that have its other parts; None if all of it is local.
     """
 
     where: str
@@ -63,17 +62,17 @@ def check(options: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass
 class Settings:
-    """What is done to all gradients of a step before its rule.
+    """The settings for all gradients of a step before its rule.
 
     Args:
-        max_grad_norm: the most that their norm may be, or None.
-        max_grad_value: the most that the size of an element may be, or None.
-        nonfinite: what an infinity or NaN does.
-        grad_scale: what a `torch.amp.GradScaler` multiplied the loss by, or None.
-        found_inf: whether that found an infinity or NaN, 0 or 1, or None.
-        capturable: whether the host must not ask a device.
+        max_grad_norm: the upper bound of their norm, or None.
+        max_grad_value: the upper bound of an element's size, or None.
+        nonfinite: the effect of an infinity or NaN.
+        grad_scale: the factor by which a `torch.amp.GradScaler` multiplied the loss, or None.
+        found_inf: whether the scaler found an infinity or NaN, 0 or 1, or None.
+        capturable: whether the CPU must not wait for a device.
         released: whether backward has stepped already (`GradientRelease`).
-        norm: once the step has clipped it, the norm of all gradients.
+        norm: the norm of all gradients, once the step has clipped it.
     """
 
     max_grad_norm: float | None = None
@@ -87,28 +86,28 @@ class Settings:
 
     @property
     def looks(self) -> bool:
-        """Whether `factor` looks at the gradients themselves."""
+        """Whether `factor` reads the gradients themselves."""
         return self.max_grad_norm is not None or self.nonfinite != "torch"
 
 
-# Nothing is done.
+# Settings that change nothing.
 PLAIN = Settings()
 
 
 def components(p: Tensor, lows: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """What is here of a gradient: one tensor, or two of an expansion or a `GradientAccumulator`."""
+    """Return the local components of a gradient: one, or two of an expansion or accumulator."""
     assert p.grad is not None
     low = lows.get(p)
     return expansions.components(p.grad) if low is None else (local(p.grad), local(low))
 
 
 def unscales(optimizer: Optimizer) -> bool:
-    """Whether a `torch.amp.GradScaler` leaves its scale to the step, or divides gradients itself.
+    """Return whether a `torch.amp.GradScaler` leaves unscaling to the step.
 
-    As in torch, with `fused=True`: clients refuse to clip gradients that are still scaled. And
-    where torch cannot divide: float16 gradients, expansions, and sums and graphs that its writing
-    to gradients would break. And for replicas: torch does not ask them whether one of them has an
-    infinity, and would call the step of the others alone.
+    It does with `fused=True`, as in torch, because clients refuse to clip gradients that are still
+    scaled. It also does if torch cannot divide: for float16 gradients and expansions, and for
+    accumulators and graphs, which its writes to gradients would break. Replicas need it too: torch
+    does not ask the others whether one of them has an infinity, and would step them alone.
     """
     if getattr(optimizer, "_released", False) or getattr(optimizer, "_accumulator", None):
         return True
@@ -129,14 +128,16 @@ def factor(
     sharers: Sequence[Across] = (),
     everyone: Sequence[Across] = (),
 ) -> tuple[float | Tensor, bool | Tensor]:
-    """What multiplies every gradient in this step, and whether the step is taken at all.
+    """Return the factor of every gradient in this step, and whether the step is taken.
 
-    Each is a tensor where a device knows it, and for `capturable` groups: then nothing is read.
+    Each is a tensor if a device computes it, and for `capturable` groups; then nothing is read.
+    Gradients are needed if the settings say that it `looks` at them. `sharers` are all processes
+    that have parts of any parameter, with and without gradient; `everyone` adds replicas. All of
+    them call this, with the same parameters in the same order. All get the same decision, even if
+    only one of several replicas has an infinity.
 
-    It is given the gradients where the settings say that it `looks` at them. `sharers` are all that
-    have parts of any parameter, with and without gradient, and `everyone` are those that have any
-    of it, replicas too: they all call this, with the same parameters in the same order. Whether the
-    step is taken is the same for everyone, also if only one of several replicas has an infinity.
+    The factor is 1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm /
+    (norm + 1e-6)), torch's formula for clipping the norm of all unscaled gradients; in float64.
 
     1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
     1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
@@ -152,7 +153,8 @@ def factor(
     apart = settings.capturable
     if apart:
         check_capturable(settings.nonfinite)
-    # GradScaler looked already: where it found something, that is what it is there for.
+    # GradScaler has already searched; what it finds is handled by its protocol, whatever
+    # `nonfinite` is.
     live: bool | Tensor = True
     if found is not None:
         found = found_by_any(found, everyone)
@@ -173,16 +175,16 @@ def factor(
         norm = norm * result
         settings.norm = norm
         clip = settings.max_grad_norm / (norm + 1e-6)
-        # As torch's clamp: NaN stays NaN.
+        # Like torch's clamp, this keeps NaN.
         clip = torch.where(clip > 1, 1.0, clip)
         result = result * (clip if _by_device(clip, apart) else clip.item())
     return result, live
 
 
 def found_by_any(found: Any, everyone: Sequence[Across]) -> Any:
-    """A `torch.amp.GradScaler`'s flag, 0 or 1: one process's infinity is everyone's.
+    """Return a `torch.amp.GradScaler`'s flag, 0 or 1, combined over all processes.
 
-    Or some would step and others not.
+    Otherwise some processes would step and others not.
     """
     for who in everyone:
         flag = found if isinstance(found, Tensor) else table_of([found])
@@ -191,21 +193,21 @@ def found_by_any(found: Any, everyone: Sequence[Across]) -> Any:
 
 
 def check_capturable(nonfinite: str) -> None:
-    """Raise ValueError for what needs an answer from the device in every step."""
+    """Raise ValueError for a policy that needs the device's answer in every step."""
     if nonfinite == "raise":
         raise ValueError(
-            "nonfinite='raise' with capturable=True: the host would have to wait for the device; "
+            "nonfinite='raise' with capturable=True: the CPU would have to wait for the device; "
             "allowed are 'torch' and 'skip'"
         )
 
 
 def _by_device(x: Any, apart: bool) -> bool:
-    """Whether a number stays a tensor."""
+    """Return whether a number stays a tensor."""
     return isinstance(x, Tensor) and (apart or x.device.type != "cpu")
 
 
 def _inverse(scale: Any, apart: bool) -> float | Tensor:
-    """1 / scale in float64, which rounds to what torch's unscale_ multiplies by."""
+    """Return 1 / scale in float64, which rounds to the factor of torch's unscale_."""
     if scale is None:
         return 1.0
     if _by_device(scale, apart):
@@ -230,7 +232,7 @@ def _all_finite(
         return found if _by_device(found, apart) else bool(found)
     # One wait for the device.
     bad = [g.place for g, ok in zip(gradients, together.tolist()[1:], strict=True) if not ok]
-    # Of the first one the place, as the largest of negative numbers.
+    # Encode the first index so that it is the largest over all processes.
     first = torch.tensor(-1 - min(bad) if bad else _NONE, dtype=torch.int64, device="cpu")
     for who in everyone:
         first = who.reduce(first, "max")
@@ -243,5 +245,5 @@ def _all_finite(
     )
 
 
-# Below every place.
+# Below every encoded index.
 _NONE = -(2**62)

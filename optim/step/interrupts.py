@@ -1,4 +1,4 @@
-"""Signals that wait while a step writes: an interrupt finds all of it done, or nothing."""
+"""Deferred signals: an interrupt finds a step either done or not begun."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import signal
 import threading
 from typing import Any
 
-# Those whose handlers raise, in Python itself (Ctrl-C) or by custom of training scripts.
+# Signals whose handlers raise, in Python itself (Ctrl-C) or by convention in training scripts.
 _NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2")
-# Numbers, and functions of the interpreter's own: `signal` makes enumerations of both, at 30 us.
+# Numbers, and the interpreter's own functions: the module `signal` converts to enums, in 30 us.
 _SIGNALS = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
 
 
 class Deferred:
-    """Inside the `with` block signals that have a handler in Python wait; then they are handled.
+    """A context in which signals with handlers in Python wait until its end.
 
-    In the main thread, the only one that handles signals.
+    It acts in the main thread, the only one that handles signals.
     """
 
     def __enter__(self) -> None:
-        """Let signals wait."""
+        """Defer signals."""
         self._waiting: list[tuple[int, Any]] = []
         self._before: dict[int, Any] = {}
         self._replaced: list[int] = []
@@ -39,13 +39,13 @@ class Deferred:
         self._waiting.append((number, frame))
 
     def __exit__(self, *error: object) -> None:
-        """Handle them."""
+        """Restore the handlers and call them for the deferred signals."""
         _restore([(number, self._before[number]) for number in self._replaced])
         _handle([(self._before[number], number, frame) for number, frame in self._waiting])
 
 
 def _handle(calls: list[tuple[Any, int, Any]]) -> None:
-    """Call handlers in their order, all of them also where the first of them raises."""
+    """Call all handlers in order, even if an earlier one raises."""
     if calls:
         handler, number, frame = calls[0]
         try:
@@ -55,7 +55,7 @@ def _handle(calls: list[tuple[Any, int, Any]]) -> None:
 
 
 def _restore(handlers: list[tuple[int, Any]]) -> None:
-    """Put handlers back, all of them also where the first of them raises at once."""
+    """Restore all handlers, even if an earlier one raises at once."""
     if handlers:
         try:
             _signal.signal(*handlers[-1])

@@ -1,4 +1,4 @@
-"""A rule under a precision strategy: the states that it keeps, and its one fused kernel."""
+"""The states and the fused kernel of a rule under a precision strategy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mcf.optim.storage.strategy_arithmetic import Arithmetic
 
 @functools.cache
 def states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
-    """The state tensors besides `step`, by torch's names, and the format of each."""
+    """Return the state tensors besides `step`, by torch's names, with the format of each."""
     found = _in_kernel(rule, arithmetic)
     hidden = arithmetic.strategy.param.hidden
-    # Of an expansion, which holds its low word itself.
+    # An expansion holds its low word itself.
     return {n: f for n, f in found.items() if n != hidden or not arithmetic.held}
 
 
 def _in_kernel(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
-    """The same, and the low word of a parameter that is an expansion."""
+    """Return the states, and the low word of a parameter that is an expansion."""
     param = arithmetic.strategy.param
     formats: dict[str, Format] = {}
     if param.hidden:
@@ -39,11 +39,11 @@ def _in_kernel(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
 
 @dataclasses.dataclass(frozen=True)
 class GradientForm:
-    """How a kernel finds its gradient.
+    """The form in which a kernel reads its gradient.
 
     Args:
         format: the format that stores it.
-        paired: whether it is the sum of two components, `grad` and `grad_lo`.
+        paired: whether the gradient is the sum of two components, `grad` and `grad_lo`.
         clipped: whether each element is clipped to the scalar `grad_limit`.
     """
 
@@ -53,13 +53,13 @@ class GradientForm:
 
     @property
     def slot(self) -> Algorithm:
-        """The function that reads it."""
+        """The function that reads the gradient."""
         if self.paired:
             return formulas.paired_clipped_gradient if self.clipped else formulas.paired_gradient
         return formulas.single_clipped_gradient if self.clipped else formulas.single_gradient
 
     def suffix(self, component: Format) -> str:
-        """What distinguishes a kernel's name."""
+        """Return the part of a kernel's name that this form determines."""
         words = [f"grad_{self.format.name}"] if self.format != component else []
         words += ["pair"] if self.paired else []
         words += ["clipped"] if self.clipped else []
@@ -69,10 +69,10 @@ class GradientForm:
 def kernel(
     rule: Rule, arithmetic: Arithmetic, track_metrics: bool, form: GradientForm | None = None
 ) -> Elementwise:
-    """The fused kernel: each tensor is read once and written once.
+    """Return the fused kernel, which reads and writes each tensor once.
 
-    Its tensors are those that the formula reads or returns; its scalars are the rule's, and
-    `grad_limit` where the gradient is clipped. Without a form the gradient is one component in the
+    Its tensors are the operands and results of the formula; its scalars are the rule's, and
+    `grad_limit` if gradients are clipped. Without a form the gradient is one component in the
     parameter's format.
     """
     form = form or GradientForm(arithmetic.component)
@@ -85,16 +85,15 @@ def _kernel(
 ) -> Elementwise:
     strategy = arithmetic.strategy
     param, second = strategy.param, strategy.second
-    # The rule has one name for what is hidden, and another for what stands in the parameter's
-    # place.
+    # The rule's name of the hidden state depends on whether the kernel also reads the parameter.
     alias = "param_lo" if param.visible else "param"
     every = _in_kernel(rule, arithmetic)
     called = {name: alias if name == param.hidden else name for name in every}
     written = {*rule.results}
-    # Of tensors that are not there the formula's slots make nothing.
+    # Slots produce nothing for tensors that are absent.
     used = written | {*parameters(rule.function)}
     if arithmetic.strict and len(rule.seconds) == 1:
-        # A pair's value is its leading word; the other one is for what adds to it or compares it.
+        # A pair's value is its leading word; only additions and comparisons use the other one.
         used -= {f"{rule.seconds[0]}_lo"} - written
     formats = {name: fmt for name, fmt in every.items() if called[name] in used}
     moved, reads_gradient = "param" in written, "grad" in used
@@ -148,7 +147,7 @@ def _kernel(
     words = [rule.name, strategy.name, arithmetic.component.name]
     words.append("strict" if arithmetic.strict else "wide")
     words += ["held"] if arithmetic.held else []
-    # Where components are computed, the leading one comes out rounded.
+    # If components are computed, the leading one is already rounded.
     rounded = [*(["param"] if param.split else []), *(rule.seconds if second.split else ())]
     spec = Elementwise(
         name="_".join(words)
@@ -167,7 +166,7 @@ def _kernel(
         slots=(*arithmetic.slots().items(), *rule.slots, ("scaled_gradient", form.slot)),
         sums=rule.metrics if track_metrics else None,
         sum_count=rule.metric_count if track_metrics else 0,
-        # Two sums, and shares of lost additions.
+        # Besides two sums, the metrics count lost additions.
         counts=rule.metric_count - 2 if track_metrics else 0,
         correction=correction,
         codes=codes,
@@ -176,7 +175,7 @@ def _kernel(
 
 
 def _codes(rule: Rule, arithmetic: Arithmetic) -> tuple[Code, ...]:
-    """The states that are codes, those that others are relative to first."""
+    """Return the states that are codes; states that others are relative to come first."""
     found = []
     for name, _ in rule.states:
         coding = rule.storage(name, arithmetic).coding
@@ -187,11 +186,11 @@ def _codes(rule: Rule, arithmetic: Arithmetic) -> tuple[Code, ...]:
 
 
 def columns(rule: Rule, arithmetic: Arithmetic, form: GradientForm) -> tuple[str, ...]:
-    """What the tensors of a row are called in kernels, in their order."""
+    """Return the kernels' names of a row's tensors, in order."""
     grads = ("grad", "grad_lo") if form.paired else ("grad",)
     return ("param", *grads, *_in_kernel(rule, arithmetic))
 
 
 def given_scalars(spec: Elementwise) -> tuple[str, ...]:
-    """The scalars that an optimizer supplies; those of a stream follow them."""
+    """Return the scalars that an optimizer supplies; scalars of a random stream follow them."""
     return spec.scalars[: -len(streams.SCALARS)] if spec.random else spec.scalars

@@ -1,4 +1,4 @@
-"""The kernels of a bucket: straight to the executor, or as an opaque operator on tensors."""
+"""The kernels of a bucket: called on addresses, or as an opaque operator on tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mcf.optim.step.table import Table
 
 
 class Direct(Protocol):
-    """Kernels ready for tensors of known sizes and layouts."""
+    """Kernels prepared for tensors of known sizes and layouts."""
 
     def run(self, addresses: Sequence[Sequence[int]], table: Any) -> Any:
-        """Step; the metrics' sums [rows, terms], or None.
+        """Step, and return the metrics' sums [rows, terms] or None.
 
         Args:
-            addresses: of the parameters, of their gradients, and of each of their states.
+            addresses: addresses of the parameters, of their gradients, and of each of their states.
             table: scalars, a float64 NumPy array or tensor [rows, scalars].
         """
 
@@ -30,9 +30,9 @@ class Launcher(Protocol):
     """The kernels of a bucket.
 
     Attributes:
-        names: the columns of a step's table of scalars; those of random numbers follow.
+        names: the columns of a step's table of scalars; columns of random numbers follow.
         random: whether it draws random numbers.
-        whole: whether it needs all of a parameter, which is then sent for.
+        whole: whether it needs all of a parameter, so that processes must exchange parts.
     """
 
     names: tuple[str, ...]
@@ -40,54 +40,49 @@ class Launcher(Protocol):
     whole: bool
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> Direct | None:
-        """The kernels ready for rows like these, where the executor can prepare them."""
+        """Return the kernels prepared for rows like these; None if the executor has none."""
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        """What steps rows of parameters, gradients and states, and returns the metrics' sums."""
+        """Return a function that steps rows of tensors and returns the metrics' sums."""
 
 
 class Fused:
-    """One kernel that does it all."""
+    """A launcher of one fused kernel."""
 
     whole = False
 
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
-        """See `launcher`."""
         self._spec = kernel(bucket.rule, bucket.arithmetic, track_metrics, bucket.form)
         self.names = given_scalars(self._spec)
         self.random = self._spec.random
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> Direct | None:
-        """See `Launcher`."""
         found: Direct | None = registry.prepare(self._spec, rows)
         return found
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        """See `Launcher`."""
         return lambda: stretched.update(
             self._spec, table.params, rows, table.values, table.live, table.first
         )
 
 
 class Partial(Fused):
-    """One kernel that needs some of the tensors of a row alone."""
+    """A launcher of one kernel that needs only some of the tensors of a row."""
 
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
-        """See `launcher`."""
         super().__init__(bucket, track_metrics)
         names = columns(bucket.rule, bucket.arithmetic, bucket.form)
         self._columns = [names.index(f.name) for f in self._spec.fields]
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> None:
-        """None: what a kernel does not write must not count as written."""
+        """Return None: tensors that a kernel does not write must not count as written."""
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        """See `Launcher`."""
         return super().opaque([[row[k] for k in self._columns] for row in rows], table)
 
 
 def launcher(bucket: Bucket, track_metrics: bool) -> Launcher:
-    """The kernels of a bucket, with the sums of metrics or without."""
+    """Return the launcher of a bucket, with sums of metrics or without."""
     if bucket.rule.launcher is not None:
         found: Launcher = bucket.rule.launcher(bucket, track_metrics)
         return found

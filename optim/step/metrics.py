@@ -1,4 +1,4 @@
-"""Sums that a step's kernels return, as the metrics users read."""
+"""The metrics that users read, computed from the sums that a step's kernels return."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mcf.optim.sharding.across import Across
 
 
 class StepMetrics:
-    """The sums of one step, by parameter group; read from the device only when asked for."""
+    """The sums of one step, by parameter group; read from the device only on request."""
 
     def __init__(self, terms: Sequence[int]) -> None:
-        """Nothing summed yet; `terms` has the number of terms of each group."""
+        """Begin with empty sums; `terms` has the number of terms of each group."""
         self._terms = list(terms)
         self._sums = [[torch.zeros(n, dtype=torch.float64, device="cpu")] for n in terms]
         self._sizes = [0] * len(self._sums)
-        # What was summed over the parts of tensors that are here, by who has the others.
+        # Sums over the local parts of tensors, by the processes that have the other parts.
         self._parts: dict[Across, list[Tensor]] = {}
 
     def add(self, group: int, sums: Tensor, size: int, across: Across | None = None) -> None:
-        """Add a kernel's sums [rows, terms] over `size` elements, some of other processes."""
+        """Add a kernel's sums [rows, terms] over `size` elements, shared `across` processes."""
         if across is None:
             self._sums[group].append(sums.sum(0))
         else:
@@ -45,7 +45,7 @@ class StepMetrics:
                 mine.append(sums)
 
     def result(self, flat: bool) -> dict[str, Any]:
-        """The metrics over all groups, and of each under `groups`, or `groups/0/...` if flat."""
+        """Return the metrics overall and per group, under `groups` or `groups/0/...` if flat."""
         per_group = [torch.stack([s.cpu() for s in sums]).sum(0) for sums in self._sums]
         total = torch.stack(per_group).sum(0)
         groups = [_read(s, n) for s, n in zip(per_group, self._sizes, strict=True)]
@@ -60,7 +60,7 @@ class StepMetrics:
 def _read(sums: Tensor, size: int) -> dict[str, float]:
     along, norm_squared, *lost = sums.tolist()
     norm = math.sqrt(norm_squared)
-    # The second moment's is there for rules that have one.
+    # Only rules with a second moment count its lost additions.
     shares = zip(("lost_param", "lost_exp_avg_sq"), lost, strict=False)
     return {
         "edq": along / norm if norm else 0.0,

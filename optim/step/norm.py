@@ -1,4 +1,4 @@
-"""The Euclidean norm of all gradients, the same bits for any order, layout, device and sharding."""
+"""The Euclidean norm of all gradients: same bits for any order, layout, device and sharding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from mcf.kernels import registry
 from mcf.optim.sharding.across import Across
 
-# Elements taken at a time: bounds the temporary memory, and keeps it in cache on a CPU.
+# Elements per block: bounds the temporary memory, and keeps it in a CPU's cache.
 BLOCK = {"cpu": 1 << 14}
 DEVICE_BLOCK = 1 << 22
 
@@ -21,11 +21,11 @@ HIGH, LOW = 28, 30
 # Sums of the multiples of 2**-HIGH are kept in two words, the second of which is below 2**TOP.
 TOP = 32
 
-# Gradients of at most SMALL elements are copied into one, TOGETHER of them at most: the host's work
-# for each costs more.
+# Gradients of at most SMALL elements are concatenated, at most TOGETHER of them, because the CPU's
+# work per gradient costs more than the copy.
 SMALL, TOGETHER = 1 << 16, 256
 
-# What one tensor is: a gradient, or the components of one.
+# A gradient as its components, one or more.
 Components = Sequence[Tensor]
 
 
@@ -35,22 +35,25 @@ def total_norm(
     parts: Sequence[Across | None] = (),
     sharers: Sequence[Across] = (),
 ) -> Tensor:
-    """sqrt(sum of squares) over all elements of all gradients.
+    """Return sqrt(sum of squares) over all elements of all gradients.
 
     Each square (g / 2**e)^2, with 2**e just above the largest |g|, is rounded to a multiple of
-    2**-58; those are summed as integers. So the result has the same bits whatever the order, the
-    layout, the number of tensors, of threads or of processes that share them.
+    2**-58; the multiples are summed as integers. So the result has the same bits for any order,
+    layout, number of tensors, of threads or of processes that share them.
 
     Args:
         gradients: one tuple of components each, floating-point, of any layout; the value is their
-            sum in float64. One tensor has less than 2**33 elements here, all have less than 2**50.
-        parts: for each gradient who has the other parts of it, None where all of it is here.
-        sharers: all that may be in `parts`, in the same order on every process; all call this.
+            sum in float64. One local tensor must have less than 2**33 elements, all together less
+            than 2**50.
+        parts: for each gradient the processes that have its other parts; None if all of it is
+            local.
+        sharers: all entries that `parts` may have, in the same order on every process; all of these
+            processes call this.
 
     Returns:
-        A float64 tensor without dimensions, on the device of the first; infinity or NaN where an
-        element is. Relative error at most n * 2**-58 + 2**-51 for n elements, where the norm is a
-        normal float64. Nothing here waits for a device.
+        A float64 tensor without dimensions, on the device of the first; infinity or NaN if an
+        element is. Relative error at most n * 2**-58 + 2**-51 for n elements, if the norm is a
+        normal float64. No device is waited for.
     """
     some = _joined(gradients, parts or [None] * len(gradients))
     if not some and not sharers:
@@ -59,18 +62,18 @@ def total_norm(
     nothing = torch.zeros((), dtype=torch.float64, device=home)
     largest = torch.stack([nothing, *(_largest(g).to(home) for g, _ in some)]).amax()
     for who in sharers:
-        # As an integer, of which a maximum keeps NaN on every backend: it is above infinity.
+        # As integers, whose maximum keeps NaN on every backend: its pattern is above infinity's.
         largest = who.reduce(largest.abs().view(torch.int64), "max").view(torch.float64)
     if home.type == "cpu" and not sharers and not largest.isfinite():
         return largest
-    # On a device nobody looks yet: what is summed is thrown away at the end.
+    # On a device this is not known yet; then the sums are discarded at the end.
     exponent = torch.frexp(torch.where(largest.isfinite(), largest, 0.0)).exponent
-    # Three words: of what is here alone, and of the parts that each group of processes shares.
+    # Three words for local gradients, and for the parts that each group of processes shares.
     totals = {who: torch.zeros(3, dtype=torch.int64, device=home) for who in (None, *sharers)}
     for g, whose in some:
         _, high, low = totals[whose].unbind()
         here = -exponent.to(g[0].device)
-        # In two steps: 2**1074 is infinity.
+        # In two steps, because 2**1074 overflows.
         half = here.div(2, rounding_mode="floor")
         first, second = _power(half), _power(here - half)
         for block in _dense(g):
@@ -84,11 +87,11 @@ def total_norm(
     for whose, words in totals.items():
         total += words if whose is None else whose.reduce(words, "sum")
     top, high, low = _carry(total).unbind()
-    # The sum of the first two is rounded once.
+    # The sum of the first two words is rounded once.
     squares = (top.double() * 2.0**TOP + high.double()) * 2.0**LOW + low.double()
-    # Sums of what is not finite are any bits.
+    # Sums over non-finite elements are meaningless.
     squares = torch.where(largest.isfinite(), squares, 0.0)
-    # torch's square root of a float64 on a CPU is not always the rounded one.
+    # torch's square root of a float64 on a CPU is not always correctly rounded.
     root = squares.sqrt() if home.type != "cpu" else squares.fill_(math.sqrt(squares.item()))
     half = exponent.div(2, rounding_mode="floor")
     norm = root * 2.0 ** -((HIGH + LOW) // 2) * _power(half) * _power(exponent - half)
@@ -98,7 +101,7 @@ def total_norm(
 def _joined(
     gradients: Sequence[Components], parts: Sequence[Across | None]
 ) -> list[tuple[Components, Across | None]]:
-    """The gradients that have elements here, small ones that belong together as one tensor."""
+    """Return the gradients with local elements; concatenate small ones of one dtype and device."""
     found: list[tuple[Components, Across | None]] = []
     small: dict[Any, list[Tensor]] = {}
     for g, whose in zip(gradients, parts, strict=True):
@@ -115,7 +118,7 @@ def _joined(
 
 
 def _dense(gradient: Components) -> Iterator[Tensor]:
-    """The values of a gradient in contiguous tensors: as it is, or in blocks."""
+    """Yield the values of a gradient in contiguous tensors: unchanged, or in blocks."""
     g = gradient[0]
     if len(gradient) == 1 and g.is_contiguous() and not g.is_neg() and type(g) is Tensor:
         yield g
@@ -125,14 +128,14 @@ def _dense(gradient: Components) -> Iterator[Tensor]:
 
 
 def finite(gradient: Components) -> Tensor:
-    """Whether all elements are finite, as a bool tensor on their device."""
+    """Return whether all elements are finite, as a bool tensor on their device."""
     if gradient[0].numel() == 0:
         return torch.ones((), dtype=torch.bool, device=gradient[0].device)
     return _largest(gradient).isfinite()
 
 
 def _largest(gradient: Components) -> Tensor:
-    """The largest |g| in float64; NaN where there is one."""
+    """Return the largest |g| in float64; NaN if an element is NaN."""
     if len(gradient) == 1:
         low, high = torch.aminmax(gradient[0])
         return torch.maximum(low.double().abs(), high.double().abs())
@@ -148,7 +151,7 @@ def _value(components: Components) -> Tensor:
 
 
 def _carry(words: Tensor) -> Tensor:
-    """Sums of words with each but the first below its limit again; in place."""
+    """Carry between the words of sums, in place, so that all but the first are in range."""
     top, high, low = words.unbind()
     high += low >> LOW
     low &= (1 << LOW) - 1
@@ -158,12 +161,12 @@ def _carry(words: Tensor) -> Tensor:
 
 
 def _power(exponent: Tensor) -> Tensor:
-    """2**exponent exactly, for |exponent| below 1023."""
+    """Return 2**exponent exactly, for |exponent| below 1023."""
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
 def parts(components: Components, size: int) -> Iterator[list[Tensor]]:
-    """Corresponding parts of at most `size` elements, without copying any."""
+    """Yield corresponding parts of at most `size` elements, as views."""
     shape, count = components[0].shape, components[0].numel()
     if count <= size:
         yield list(components)

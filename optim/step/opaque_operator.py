@@ -14,7 +14,7 @@ _kernels: dict[str, Elementwise] = {}
 
 
 def registered(spec: Elementwise) -> Elementwise:
-    """The same kernel, which `update_` now finds."""
+    """Register a kernel so that `update_` finds it; return the kernel."""
     _kernels[f"{spec.name}_{spec.serial}"] = spec
     return spec
 
@@ -66,7 +66,7 @@ def update_(
     live: Tensor | None = None,
     first: Sequence[int] = (),
 ) -> Tensor:
-    """Step every row of tensors in place, as one opaque operator; see `mcf.kernels.registry.run`.
+    """Step every row of tensors in place in one opaque operator (`mcf.kernels.registry.run`).
 
     Returns:
         The metrics' sums, float64 of shape [len(rows), spec.sum_count], on the rows' device.

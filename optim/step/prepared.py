@@ -1,4 +1,4 @@
-"""What a step has made before anything is changed: buckets ready to launch."""
+"""Buckets that are ready to launch, prepared before anything is changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mcf.optim.step.table import At, ByDevice, Table, by_host, scaled
 
 
 class OpaqueBucket:
-    """Parameters of any layout, type, device or executor."""
+    """A bucket with parameters of any layout, type, device or executor."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class OpaqueBucket:
         launcher: Launcher,
         live: bool | Tensor | None,
     ) -> None:
-        """Nothing is changed; new states are in `rows` alone.
+        """Prepare without changing anything; new states are in `rows` alone.
 
-        `live` says whether the step is taken, where a device counts it; None where the host does.
+        `live` says whether the step is taken if a device counts it; it is None if the CPU counts.
         """
         self.bucket, self._request = bucket, request
         self._rows, self._launcher, self._live = rows, launcher, live
@@ -47,7 +47,7 @@ class OpaqueBucket:
         self._finish: Callable[[], None]
 
     def uses(self) -> Iterator[Use]:
-        """Its tensors."""
+        """Yield the tensors that this bucket reads and writes."""
         for row in self._rows:
             after = len(row.tensors) - len(self._names)
             for k, t in enumerate(row.tensors):
@@ -55,7 +55,7 @@ class OpaqueBucket:
                 yield Use(f"{name}{row.where}", t, k not in self._grads)
 
     def prepare(self, scale: float | Tensor, read: set[int]) -> None:
-        """Make what the launch needs; gradients whose ids are in `read` are copied."""
+        """Build the launch's arguments; copy the gradients whose ids are in `read`."""
         for row in self._rows:
             for k in self._grads:
                 if id(row.tensors[k]) in read:
@@ -97,19 +97,19 @@ class OpaqueBucket:
         return Table(scaled(found, kernels.names, scale), params=self.params)
 
     def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
-        """What has to be written beside weights that others wrote."""
+        """Return the repairs of the state next to weights that other code wrote."""
         if not rewritten.beside(self.bucket.arithmetic):
             return []
         known = [(row.where, row.p) for row in self._rows if row.known and marks.perhaps(row.p)]
         return rewritten.repairs_of(self.bucket, known, request.state)
 
     def commit(self, request: Request, marks: Marks, metrics: StepMetrics | None) -> None:
-        """Launch and count."""
+        """Launch the step and count it."""
         sums = self._launch()
         self._finish()
         for row in self._rows:
             if not row.known:
-                # Beside what others keep there.
+                # Keep entries that other software has there.
                 request.state[row.p].update(row.entry)
             expansions.stepped(row.p)
         if rewritten.beside(self.bucket.arithmetic):
@@ -119,17 +119,17 @@ class OpaqueBucket:
             metrics.add(self.bucket.index, sums, size, across(self.params[0]))
 
 
-# A bucket of a step before it is launched; both have the same methods.
+# A bucket of a step before it is launched; both classes have the same methods.
 Prepared = DirectBucket | OpaqueBucket
 
 
 def prepared(
     bucket: Bucket, request: Request, live: bool | Tensor, direct: bool = True
 ) -> list[Prepared]:
-    """A bucket made ready: in two parts, where kernels can be ready for some of its rows alone.
+    """Return a prepared bucket, or two if kernels can be prepared for some of its rows only.
 
     Args:
-        bucket: checked.
+        bucket: the checked bucket.
         request: the step.
         live: whether the step is taken at all.
         direct: whether kernels may be called other than as opaque operators.
@@ -137,7 +137,7 @@ def prepared(
     found = rows(bucket, request)
     kernels = launcher(bucket, request.terms is not None)
     device = counted_by_device(bucket, request, live)
-    # Modes of torch's dispatcher see operators alone.
+    # Modes of PyTorch's dispatcher observe operators only.
     apart = kernels.whole and is_sharded(found[0].p)
     if device or not direct or apart or torch._C._len_torch_dispatch_stack():
         return [OpaqueBucket(bucket, request, found, kernels, live if device else None)]

@@ -1,9 +1,9 @@
-"""A step that is like the one before: what need not be found out again, and what is checked again.
+"""Repeated steps: what is cached from the last step, and the guards that allow it.
 
 Between two steps of training little changes but the values of tensors and the addresses of
-gradients. The prepared buckets of a step are kept, and repeated where all that could have changed
-is as it was when it was checked in full. Where anything differs the step is prepared anew, from the
-full checks, which also find the words for what is wrong.
+gradients. The prepared buckets of a step are cached, and repeated if guards show that nothing else
+has changed since the full checks. Otherwise the step is prepared anew with the full checks, which
+also produce the error messages.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mcf.optim.step.rewritten import Marks
 
 
 class Repeat:
-    """The buckets of a step that the next may repeat."""
+    """The buckets of a step that the next one may repeat."""
 
     def __init__(self, request: Request, made: Sequence[Prepared]) -> None:
-        """After a step of `made`, when all states are there."""
+        """Cache the buckets of a step, after it has created all states."""
         self._executor = registry.get_executor()
         self._groups = [(group, list(group["params"])) for group in request.groups]
         self._track = request.terms is not None
         self._clipped = request.gradients.max_grad_value is not None
         self.buckets = [each for each in made if isinstance(each, DirectBucket)]
-        # Whether they are all that has gradients: else layouts differ, or types are others.
+        # Whether these buckets hold all parameters with gradients; others differ in layout or type.
         self.whole = len(self.buckets) == len(made)
         live = {id(p) for each in made for p in each.params}
         self._idle = [p for _, params in self._groups for p in params if id(p) not in live]
@@ -46,7 +46,7 @@ class Repeat:
         )
 
     def holds(self, request: Request) -> bool:
-        """Whether a step now is as the one that they were made for; keeps what that needs."""
+        """Return whether a step now equals the cached one; keep what it needs."""
         if (
             registry.get_executor() != self._executor
             or (request.terms is not None) != self._track
@@ -71,50 +71,50 @@ class Repeat:
                 written += b.written()
                 read += b.read()
         except (KeyError, AttributeError, TypeError, ValueError):
-            # A state that is not there or not a tensor, or an error that the full checks raise.
+            # A state is missing or not a tensor, or the full checks will raise an error.
             return False
         return self._places.hold(written, read)
 
     def elsewhere(self, scale: Tensor) -> bool:
-        """Whether what multiplies gradients is on another device than some of them."""
+        """Return whether the factor of gradients is on another device than some of them."""
         return any(scale.device != b.params[0].device for b in self.buckets)
 
     def tell(self, marks: Marks) -> None:
-        """Say which weights the last step left."""
+        """Record in `marks` how the last step left the weights."""
         for b in self.buckets:
             b.tell(marks)
 
     def release(self) -> None:
-        """Let go of the tensors of a step."""
+        """Release the tensors of a step."""
         for b in self.buckets:
             b.release()
 
 
 class Places:
-    """Where the dense tensors of a step lie: what is compared before it is repeated."""
+    """The addresses of a step's dense tensors, which are compared before it is repeated."""
 
     def __init__(
         self, written: Sequence[Sequence[tuple[int, int]]], lengths: Sequence[int]
     ) -> None:
-        """Addresses and bytes of what is written, which is disjoint; bytes of the gradients."""
+        """Take addresses and bytes of written tensors, which are disjoint, and gradients' bytes."""
         self._written = [array("Q", [start for start, _ in column]) for column in written]
         every: Iterable[tuple[int, int]] = (s for column in written for s in column)
         some = sorted((start, start + length) for start, length in every if length)
-        # With a stretch before and after all others, so that each address has neighbours.
+        # Sentinels before and after all stretches, so that each address has neighbours.
         self._starts = np.array([*(s for s, _ in some), 2**64 - 1], dtype=np.uint64)
         self._ends = np.array([0, *(e for _, e in some)], dtype=np.uint64)
         self._lengths = np.array(lengths, dtype=np.uint64)
         self._read: list[array[int]] = []
 
     def hold(self, written: Sequence[array[int]], read: Sequence[array[int]]) -> bool:
-        """Whether the same memory is written, and none of it read as a gradient."""
+        """Return whether the same memory is written, and none of it read as a gradient."""
         if written != self._written:
             return False
         if read == self._read:
             return True
         starts = np.concatenate(read)
         if ((starts == 0) & (self._lengths != 0)).any():
-            # Freed: the full checks say so.
+            # The memory was freed; the full checks report it.
             return False
         after = np.searchsorted(self._starts, starts, side="right")
         apart = (self._ends[after] <= starts) & (starts + self._lengths <= self._starts[after])

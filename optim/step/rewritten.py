@@ -1,12 +1,12 @@
-"""Weights that others wrote since the last step, and what is stored beside them.
+"""Weights that other code wrote since the last step, and the state stored next to them.
 
-A weight may be stored with a master copy, a low word or further bits. Where someone else writes
-the weight (`load_state_dict` of the model, an initialisation, an average swapped in), what is
-stored beside it belongs to the old one. Users expect that what they write takes effect.
+A weight may be stored with a master copy, a low word or further bits. If other code writes the
+weight (`load_state_dict` of the model, an initialisation, an average swapped in), that state
+belongs to the old value. Users expect that the values they write take effect.
 
-Whether a weight was written is told by its version counter and its address. What is beside it is
-then compared element by element: it stays where it may belong to the weight that is there now (a
-checkpoint loaded in any order, weights swapped out and back), and else begins anew.
+The version counter and the address show whether a weight was written. Its state is then compared
+element by element: it is kept where it can belong to the present weight (a checkpoint loaded in any
+order, weights swapped out and back), and reset otherwise.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from mcf.optim.storage.strategy_arithmetic import Arithmetic
 # Elements compared at a time: bounds the temporary memory.
 _PART = 1 << 20
 
-# What puts new values beside a weight: the state's tensor, and what is copied into it.
+# A repair of the state next to a weight: the state's tensor, and its new values.
 Repair = tuple[Tensor, Tensor]
 
 
 class WeightsRewrittenWarning(UserWarning):
-    """Weights were written by others, and what an optimizer stored beside them begins anew."""
+    """Other code wrote weights, and the state that an optimizer stored next to them is reset."""
 
 
 class Marks:
-    """Which weights an optimizer's last step left, and whether it warned of others.
+    """The weights as an optimizer's last step left them, and whether it has warned.
 
     Attributes:
-        left: by id of a parameter, what changes where it is written or gets other memory.
-        warned: whether the optimizer has warned of weights that others wrote.
+        left: by id of a parameter, its `mark`.
+        warned: whether the optimizer has warned of weights that other code wrote.
     """
 
     def __init__(self) -> None:
@@ -48,28 +48,29 @@ class Marks:
         self.warned = False
 
     def leave(self, params: Iterable[Tensor]) -> None:
-        """A step has left these weights as they are."""
+        """Record that a step has left these weights as they are."""
         self.left.update((id(p), mark(p)) for p in params)
 
     def perhaps(self, p: Tensor) -> bool:
-        """Whether others may have written a weight since then."""
+        """Return whether other code may have written a weight since then."""
         return not is_counted(p) or mark(p) != self.left.get(id(p))
 
 
 def mark(p: Tensor) -> tuple[int, int]:
-    """What changes where a tensor is written or gets other memory."""
+    """Return a value that changes if a tensor is written or gets other memory."""
     return version(p), address(local(p))
 
 
 def is_counted(t: Tensor) -> bool:
-    """Whether torch counts how often a tensor is written: not those of inference mode."""
+    """Return whether torch counts writes to a tensor; it does not in inference mode."""
     return not t.is_inference() and not local(t).is_inference()
 
 
 def version(t: Tensor) -> int:
-    """How often a tensor was written; 0 where torch does not count.
+    """Return how often a tensor was written; 0 if torch does not count.
 
-    A DTensor and the part that is here have a counter each: checkpoints are read into parts.
+    A DTensor and its local tensor have one counter each, because checkpoints are read into the
+    latter.
     """
     if not is_counted(t):
         return 0
@@ -77,14 +78,14 @@ def version(t: Tensor) -> int:
 
 
 def beside(arith: Arithmetic) -> bool:
-    """Whether the optimizer stores something of the weight's value beside it."""
+    """Return whether the optimizer stores a part of the weight's value next to it."""
     return bool(arith.strategy.param.hidden) and not arith.held
 
 
 def repairs_of(
     bucket: Bucket, named: Iterable[Named], states: Mapping[Any, Any]
 ) -> list[tuple[str, list[Repair]]]:
-    """`repairs` of some of a bucket's parameters."""
+    """Return `repairs` for some of a bucket's parameters."""
     capturable = bool(bucket.hyper.options["capturable"])
     arith = bucket.arithmetic
     return [repairs(where, p, states[p], arith, capturable) for where, p in named]
@@ -93,14 +94,14 @@ def repairs_of(
 def repairs(
     where: str, p: Tensor, state: dict[str, Any], arith: Arithmetic, capturable: bool
 ) -> tuple[str, list[Repair]]:
-    """What has to be written beside a weight that was perhaps written.
+    """Return the repairs of the state next to a weight that may have been written.
 
     Args:
-        where: names the weight.
+        where: the weight's name for error messages.
         p: the weight.
         state: its state.
         arith: its arithmetic.
-        capturable: whether a device must not be asked for an answer.
+        capturable: whether the CPU must not wait for a device.
 
     Returns:
         `where` if something is known to differ, else "", and the repairs.
@@ -124,9 +125,9 @@ def repairs(
 def followed(
     where: str, p: Tensor, state: dict[str, Any], arith: Arithmetic, capturable: bool
 ) -> dict[str, Any]:
-    """A state as the next step begins with it, after `repairs`; the one that is kept stays.
+    """Return a state as the next step begins with it, after `repairs`; the stored one is unchanged.
 
-    For what reads states between steps: weights may be swapped for a while, and come back.
+    It serves readers of states between steps: weights may be swapped for a while, and come back.
     """
     _, found = repairs(where, p, state, arith, capturable)
     new = {id(hidden): made for hidden, made in found}
@@ -144,11 +145,11 @@ def apply(found: Sequence[tuple[str, list[Repair]]]) -> None:
 
 
 def follow(marks: Marks, found: Iterable[tuple[str, Tensor, dict[str, Any], Arithmetic]]) -> None:
-    """Repair what is stored beside those parameters that others wrote.
+    """Repair the state next to those parameters that other code wrote.
 
     Args:
-        marks: of the optimizer.
-        found: words that name a parameter, the parameter, its state, its arithmetic.
+        marks: the optimizer's marks.
+        found: name, parameter, state and arithmetic of each parameter.
     """
     made = [
         repairs(where, p, state, arith, False)
@@ -160,7 +161,7 @@ def follow(marks: Marks, found: Iterable[tuple[str, Tensor, dict[str, Any], Arit
 
 
 def tell(marks: Marks, found: Iterable[tuple[str, list[Repair]]]) -> None:
-    """Warn of them, once for an optimizer."""
+    """Warn of rewritten weights, once per optimizer."""
     names = [where for where, _ in found if where]
     if not names or marks.warned:
         return
@@ -168,7 +169,7 @@ def tell(marks: Marks, found: Iterable[tuple[str, list[Repair]]]) -> None:
     others = f" and {len(names) - 1} others" if len(names) > 1 else ""
     warnings.warn(
         f"{names[0]}{others} changed since the last step, not by this optimizer; what is stored "
-        "beside the weights (master copies, low words) follows the new values where it does not "
+        "next to the weights (master copies, low words) follows the new values where it does not "
         "belong to them",
         WeightsRewrittenWarning,
         stacklevel=2,

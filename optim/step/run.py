@@ -1,10 +1,10 @@
-"""A step in two parts: all that can fail before anything is changed, and then all changes at once.
+"""A step in two parts: everything that can fail, then all changes.
 
-First everything is made: states, scalars, tables, copies. Then each bucket is launched and counted,
-while signals wait. So an error or an interrupt finds the step not begun, or done. Between two
-launches of one step lies only what the second itself can raise (a device out of memory): then the
-parameters of the first have made the step, as their `step` says, and a step on the same gradients
-takes the others alone.
+First everything is prepared: states, scalars, tables, copies. Then each bucket is launched and
+counted, while signals wait. So an error or an interrupt finds the step not begun, or done. Between
+two launches only the second one's own errors can occur (a device out of memory). The parameters of
+the first have then made the step, as their `step` shows, and a step on the same gradients takes the
+others alone.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from mcf.optim.step.rewritten import Marks, Repair
 
 
 class Steps:
-    """What an optimizer's steps leave for the next ones.
+    """The state that an optimizer's steps leave for later ones.
 
     Attributes:
-        metrics: of the last step.
-        marks: which weights it left.
+        metrics: the metrics of the last step.
+        marks: the weights as that step left them.
     """
 
     def __init__(self, marks: Marks | None = None) -> None:
-        """Before the first step; `marks` may be shared with the steps of other parameters."""
+        """Begin before the first step; `marks` may be shared with the steps of other parameters."""
         self.metrics: StepMetrics | None = None
         self.marks = Marks() if marks is None else marks
-        # What of the last step can be repeated.
+        # The buckets of the last step that can be repeated.
         self._repeat: Repeat | None = None
-        # Of each parameter that is a step ahead of others: the gradient of that step, its version.
+        # For each parameter that is a step ahead of others: that step's gradient and its version.
         self._ahead: dict[Tensor, tuple[Tensor, int]] = {}
 
     def anew(self) -> Steps:
-        """The same for parameters whose states are others now: only what users read is kept."""
+        """Return new steps for replaced states, with the metrics and the state of the warning."""
         made = Steps()
         made.metrics, made.marks.warned = self.metrics, self.marks.warned
         return made
@@ -52,28 +52,28 @@ class Steps:
         self._repeat = None
 
     def tell(self) -> None:
-        """Have in `marks` which weights the last step left."""
+        """Record in `marks` how the last step left the weights."""
         if self._repeat is not None:
             self._repeat.tell(self.marks)
 
     def take(self, request: Request) -> None:
-        """A step: everything is checked before anything is changed."""
+        """Take a step; everything is checked before anything is changed."""
         repeat = self._repeat
         holds = repeat is not None and not self._ahead and repeat.holds(request)
         if repeat is not None and not holds:
-            # It refers to parameters that the model may no longer have.
+            # It holds parameters that the model may no longer have.
             self.forget()
             repeat.release()
             repeat = None
         try:
             self._step(request, repeat)
         finally:
-            # Also after an error, or gradients would live on.
+            # Also after an error; otherwise gradients would stay alive.
             if repeat is not None:
                 repeat.release()
 
     def _step(self, request: Request, repeat: Repeat | None) -> None:
-        """The step itself; with what is repeated of the step before, where that holds."""
+        """Take the step, with the cached buckets of the last one if `repeat` is given."""
         ready: list[Prepared] = [] if repeat is None else [*repeat.buckets]
         buckets: list[Bucket] = []
         if repeat is None or not repeat.whole:
@@ -87,7 +87,7 @@ class Steps:
         direct = True
         elsewhere = isinstance(scale, Tensor) and repeat is not None and repeat.elsewhere(scale)
         if repeat is not None and (live is not True or elsewhere):
-            # What a device decides it counts, too.
+            # If a device decides whether the step is taken, it also counts.
             self.forget()
             buckets = [*(each.bucket for each in repeat.buckets), *buckets]
             repeat, ready, direct = None, [], False
@@ -113,7 +113,7 @@ class Steps:
     def _factor(
         self, request: Request, buckets: Sequence[Bucket]
     ) -> tuple[float | Tensor, bool | Tensor]:
-        """What multiplies every gradient, and whether the step is taken at all."""
+        """Return the factor of every gradient, and whether the step is taken."""
         found: list[gradient_scaling.Found] = []
         if request.gradients.looks:
             places = request.places
@@ -127,7 +127,7 @@ class Steps:
         return gradient_scaling.factor(request.gradients, found, request.sharers, request.everyone)
 
     def _renew(self, request: Request, made: Sequence[Prepared]) -> None:
-        """Keep what of a step can be repeated."""
+        """Cache the buckets of a step that can be repeated."""
         found = Repeat(request, made)
         found.release()
         self._repeat = found if found.buckets else None
@@ -140,7 +140,7 @@ class Steps:
         repairs: Sequence[tuple[str, list[Repair]]],
         after: Callable[[], None] | None,
     ) -> None:
-        """Do the step, and what comes `after` it, while signals wait."""
+        """Launch the step and call `after`, while signals wait."""
         done = 0
         try:
             with interrupts.Deferred():
@@ -160,7 +160,7 @@ class Steps:
             raise
 
     def _left(self, buckets: Iterable[Bucket]) -> list[Bucket]:
-        """A step without those that have made it on the same gradients."""
+        """Return the buckets without parameters that have made the step on the same gradients."""
         rest = []
         for bucket in buckets:
             named = [(where, p) for where, p in bucket.named if not self._is_ahead(p)]
@@ -174,13 +174,13 @@ class Steps:
 
 
 def ahead(done: Iterable[Prepared]) -> dict[Tensor, tuple[Tensor, int]]:
-    """What says of parameters that they have made the step on their gradients."""
+    """Return the gradients of parameters that have made the step, and the gradients' versions."""
     params = (p for each in done for p in each.params)
     return {p: (p.grad, rewritten.version(p.grad)) for p in params if p.grad is not None}
 
 
 def _explain(error: BaseException, ready: Sequence[Prepared], done: int) -> None:
-    """Say in a note (Python 3.11) which parameters have made the step."""
+    """Add a note to an error (Python 3.11) that says which parameters have made the step."""
     add: Callable[[str], Any] | None = getattr(error, "add_note", None)
     if add is not None:
         made = sum(len(each.params) for each in ready[:done])

@@ -1,4 +1,4 @@
-"""Which tensors of a step share memory: two that are written would race, to bits of no order."""
+"""Checks for tensors of a step that share memory: two that are written would race."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcf.kernels.overlap import share, span
 
 
 class Use(NamedTuple):
-    """A tensor of a step, after the words that name it, and whether it is written."""
+    """A tensor of a step, with its name for error messages and whether it is written."""
 
     where: str
     tensor: Tensor
@@ -20,11 +20,11 @@ class Use(NamedTuple):
 
 
 def shared(uses: Sequence[Use]) -> Iterable[tuple[Use, Use]]:
-    """All pairs that share memory, one of which is written at least."""
+    """Yield all pairs that share memory, at least one of which is written."""
     spans = [span(use.tensor) for use in uses]
     if disjoint([s for s, _ in spans], [e for _, e in spans]):
         return
-    # By device, as addresses of two may coincide.
+    # By device, because addresses on two devices may coincide.
     order = sorted(range(len(uses)), key=lambda k: (str(uses[k].tensor.device), *spans[k]))
     open_: list[int] = []
     for k in order:
@@ -41,7 +41,7 @@ def shared(uses: Sequence[Use]) -> Iterable[tuple[Use, Use]]:
 
 
 def disjoint(starts: Sequence[int], ends: Sequence[int]) -> bool:
-    """Whether no two of some stretches of memory overlap; empty ones overlap with none."""
+    """Return whether stretches of memory are disjoint; empty ones overlap nothing."""
     first, last = (np.array(x, dtype=np.uint64) for x in (starts, ends))
     some = first != last
     first, last = first[some], last[some]
@@ -50,11 +50,11 @@ def disjoint(starts: Sequence[int], ends: Sequence[int]) -> bool:
 
 
 def check(uses: Sequence[Use]) -> set[int]:
-    """Raise where two tensors that a step writes share memory.
+    """Raise if two tensors that a step writes share memory.
 
     Returns:
-        The ids of tensors that are only read, and share memory with one that is written: they have
-        to be read before anything is written.
+        The ids of tensors that are only read, and share memory with one that is written. They must
+        be read before anything is written.
 
     Raises:
         ValueError: naming both.
@@ -73,11 +73,11 @@ def check(uses: Sequence[Use]) -> set[int]:
 
 
 def present(where: str, t: Tensor) -> None:
-    """A tensor has the memory that its shape and strides say.
+    """Raise unless a tensor has the memory that its shape and strides need.
 
     Raises:
-        RuntimeError: where others freed its storage or cut it short, as sharding and swapping do;
-            reading it would end the process.
+        RuntimeError: if its storage was freed or cut short, as sharding and swapping do; reading it
+            would crash the process.
     """
     if type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__ or not t.numel():
         return

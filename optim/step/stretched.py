@@ -1,7 +1,7 @@
-"""Kernels that draw random numbers, on parts that are several stretches of their whole tensors.
+"""Kernels that draw random numbers, on local parts that are several stretches of a whole tensor.
 
-A kernel counts the elements of a row from one index on, in order. Of a matrix that is cut by its
-columns every row of what is here begins elsewhere in the whole: so it is stepped as so many rows.
+A kernel numbers the elements of a row in order from one index on. In a matrix that is sharded by
+columns, every local row begins at another index of the whole, so it is stepped as one row each.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Cut:
     """The stretches of all of a step's parameters.
 
     Attributes:
-        owners: for each stretch the number of its parameter.
-        starts: of each the first element among those that are here.
-        lengths: their numbers of elements.
-        first: the index of each one's first element in its whole tensor.
+        owners: the index of each stretch's parameter.
+        starts: the offset of each stretch in the local tensor.
+        lengths: the number of elements of each stretch.
+        first: the index of each stretch's first element in the whole tensor.
     """
 
     def __init__(self, params: Sequence[Tensor]) -> None:
-        """Of parameters some of which are not in one stretch."""
+        """Compute the stretches of parameters, some of which have several."""
         found = [randomness.stretches(p) for p in params]
         counts = [len(s.starts) for s in found]
         self.owners = np.repeat(np.arange(len(params)), counts)
@@ -42,15 +42,15 @@ class Cut:
 
     @classmethod
     def of(cls, params: Sequence[Tensor]) -> Cut | None:
-        """None where each parameter is one stretch, or nothing."""
+        """Return the stretches, or None if each parameter has at most one."""
         return None if all(map(randomness.in_one, params)) else cls(params)
 
     def rows(self, rows: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Each stretch of some rows of contiguous tensors, one for each parameter."""
+        """Return the rows of all stretches, from one row of contiguous tensors per parameter."""
         flat = [[t.view(-1) for t in row] for row in rows]
 
         def stretch(t: Tensor, size: int, start: int, length: int) -> Tensor:
-            # Of two numbers to an element half as many.
+            # A code with two numbers per element has half as many elements.
             per = size // max(1, t.numel())
             return t.narrow(0, start // per, length // per)
 
@@ -60,7 +60,7 @@ class Cut:
         ]
 
     def addresses(self, column: array[int], itemsize: float) -> array[int]:
-        """Of the stretches of tensors, one for each parameter, of elements of so many bytes."""
+        """Return the addresses of the stretches of tensors, one tensor per parameter."""
         places = np.asarray(column, np.uint64)[self.owners]
         made: Any = places + (self.starts * itemsize).astype(np.uint64)
         return array("Q", made.tobytes())
@@ -74,15 +74,15 @@ def update(
     live: Tensor | None,
     first: Sequence[int],
 ) -> Tensor:
-    """`update_` of what is here of some parameters; the sums of each.
+    """Run `update_` on the local parts of some parameters; return the sums of each.
 
     Args:
         spec: the kernel.
-        params: the parameters, of each of which there is a row.
+        params: the parameters, one per row.
         rows: the kernel's tensors.
-        values: a table of scalars, a line for each row.
+        values: a table of scalars, one line per row.
         live: see `update_`.
-        first: the index of each row's first element, where the table does not have it.
+        first: the index of each row's first element, if the table does not have it.
     """
     cut = Cut.of(params) if spec.random else None
     if cut is None:

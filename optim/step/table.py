@@ -1,9 +1,8 @@
-"""The scalars of a step: made by the host of counts that it has, or on the device that counts.
+"""The scalars of a step, computed by the CPU from its step counts, or on a device.
 
-What a rule computes for each step it says once, as formulas (`mcf.optim.rule.rule.Coefficients`).
-The host binds them to Python's floats; for a count that only the device knows they are two small
-kernels, one for the powers and one for the rest, whose elements are the parameters of a bucket. The
-bits are the same.
+A rule defines its scalars once, as formulas (`mcf.optim.rule.rule.Coefficients`). The CPU binds
+them to Python floats. For counts on a device they become two small kernels, one for the powers and
+one for the rest, whose elements are the parameters of a bucket. The bits are the same.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from mcf.optim.rule.rule import Coefficients
 from mcf.optim.step.bucket import Bucket, Group, Request
 from mcf.optim.step.opaque_operator import registered, update_
 
-# Larger counts are taken for it: the last that a float64 counts.
+# Larger counts are replaced by it: the largest for which float64 has every integer.
 MOST = 2**53 - 1
 
-# Where a parameter is: the number of steps made, the rule's numbers, and its shape if the rule is
-# `shaped`.
+# The scalar state of a parameter: the number of steps, the rule's numbers, and its shape if the
+# rule is `shaped`.
 At = tuple[Any, ...]
 
 
@@ -39,10 +38,10 @@ class Table(NamedTuple):
     """Scalars for an opaque operator.
 
     Args:
-        values: float64 [rows, scalars], with `streams.COLUMNS` behind the launcher's names where
-            random numbers are drawn.
-        live: one number on the rows' device that is 0 for a step to be skipped, or None.
-        first: the index of each parameter's first element, where it is not in the table.
+        values: float64 [rows, scalars], with trailing `streams.COLUMNS` if random numbers are
+            drawn.
+        live: one number on the rows' device that is 0 if the step is skipped, or None.
+        first: the index of each parameter's first element, if it is not in the table.
         params: the parameters of the rows.
     """
 
@@ -53,13 +52,13 @@ class Table(NamedTuple):
 
 
 def by_host(bucket: Bucket, names: Sequence[str], before: Sequence[At]) -> tuple[Any, list[At]]:
-    """The scalars of parameters that are at some places, and where they are after the step.
+    """Return the scalars of parameters with some scalar states, and these states after the step.
 
     Returns:
-        A float64 NumPy array [parameters, names], and the places.
+        A float64 NumPy array [parameters, names], and the new scalar states.
 
     Raises:
-        ValueError, TypeError: for hyperparameters that are no numbers.
+        ValueError, TypeError: for hyperparameters that are not numbers.
     """
     rule, shaped = bucket.rule, bucket.rule.shaped
     given = bucket.hyper.given(float)
@@ -86,9 +85,9 @@ def by_host(bucket: Bucket, names: Sequence[str], before: Sequence[At]) -> tuple
 
 
 def scaled(table: Tensor, names: Sequence[str], number: float | Tensor) -> Tensor:
-    """A table of scalars with its column `grad_scale` multiplied by what multiplies gradients.
+    """Return a table of scalars with its column `grad_scale` multiplied by a number.
 
-    On the number's device, where that is not the CPU: nothing here waits for it.
+    It is moved to the number's device if that is a GPU; the CPU does not wait for it.
     """
     if isinstance(number, Tensor) and number.is_cuda and not table.is_cuda:
         table = table.pin_memory().to(number.device, non_blocking=True)
@@ -98,7 +97,7 @@ def scaled(table: Tensor, names: Sequence[str], number: float | Tensor) -> Tenso
 
 
 class ByDevice:
-    """The scalars of counts that a device has; nothing is read from it."""
+    """The scalars for step counts on a device; nothing is read from it."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class ByDevice:
         scale: float | Tensor,
         live: bool | Tensor,
     ) -> None:
-        """`live` says whether the step is taken at all, `scale` what multiplies gradients."""
+        """Compute scalars; `live`: whether the step is taken, `scale`: the factor of gradients."""
         rule, hyper = bucket.rule, bucket.hyper
         self._bucket, self._request = bucket, request
         self._params = [p for _, p in bucket.named]
@@ -138,7 +137,7 @@ class ByDevice:
         }
 
     def table(self, names: Sequence[str], random: bool) -> Table:
-        """The columns of some names."""
+        """Return the columns of some names."""
         shape = self._counts.shape
         columns = [self._columns[name].expand(shape) for name in names]
         first: list[int] = []
@@ -147,24 +146,24 @@ class ByDevice:
             here = to_device(mine, self._counts.device)
             seed = self._bucket.hyper.options["seed"]
             columns.append(streams.key(seed, self._counts, here).double())
-            # The index of the first element is given apart.
+            # The index of the first element is passed separately.
             columns.append(torch.zeros_like(columns[-1]))
             first = [randomness.index_offset(p) for p in self._params]
         return Table(torch.stack(columns, 1), self._live, first, self._params)
 
     def finish(self) -> None:
-        """After the kernels: count the step, and keep the rule's numbers."""
+        """Count the step and store the rule's numbers, after the kernels."""
         counted = {"step": self._counts} if self._bucket.rule.counted else {}
         for name, after in {**counted, **self._after}.items():
             for entry in self._entries:
                 if entry[name].device != after.device:
-                    # Counted by the host until now.
+                    # The CPU has counted until now.
                     entry[name] = torch.empty_like(entry[name], device=after.device)
             torch._foreach_copy_([e[name] for e in self._entries], list(after.unbind()))
 
 
 def reader(device: torch.device) -> Any:
-    """Takes hyperparameters as they are where a device has them; else as numbers."""
+    """Return a function that converts hyperparameters to floats, except tensors on the device."""
 
     def read(value: Any) -> Any:
         there = isinstance(value, Tensor) and value.device.type == device.type
@@ -174,7 +173,7 @@ def reader(device: torch.device) -> Any:
 
 
 def _on_device(known: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """Numbers, brought together, and tensors of one element, as float64 on a device."""
+    """Move numbers, in one copy, and tensors of one element to a device as float64."""
     numbers = {name: x for name, x in known.items() if not isinstance(x, Tensor)}
     there = _tensor(list(numbers.values()), device)
     found = dict(zip(numbers, there.unbind(), strict=True))
@@ -191,13 +190,13 @@ def _tensor(x: Any, device: torch.device) -> Tensor:
 def _gathered(
     entries: Sequence[dict[str, Any]], name: str, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """One number of each state, on the device."""
+    """Return one scalar of each state, on the device."""
     return torch.stack([to_device(e[name].reshape(1), device).reshape(()) for e in entries])
 
 
 @functools.cache
 def raised(some: tuple[Coefficients, ...]) -> tuple[str, ...]:
-    """The hyperparameters that any of these raise to the count, each once."""
+    """Return the hyperparameters whose power with the step count is needed, each once."""
     names = (p for c in some for p in c.parameters if p.startswith("power_"))
     return tuple(dict.fromkeys(n.removeprefix("power_").removesuffix("_lo") for n in names))
 
@@ -205,12 +204,12 @@ def raised(some: tuple[Coefficients, ...]) -> tuple[str, ...]:
 def on_host(
     some: tuple[Coefficients, ...], known: Mapping[str, float], count: int
 ) -> dict[str, float]:
-    """The scalars for one number of the step.
+    """Return the scalars for one step number.
 
     Args:
-        some: whose scalars.
+        some: the coefficients to compute.
         known: hyperparameters, and the rule's numbers before the step.
-        count: the number of the step.
+        count: the step number.
     """
     values: dict[str, float] = {**known, "step": float(min(count, MOST))}
     power = host.bind(powers.power)
@@ -229,12 +228,12 @@ def on_host(
 def on_device(
     some: tuple[Coefficients, ...], known: Mapping[str, Tensor], counts: Tensor
 ) -> dict[str, Tensor]:
-    """The scalars for many parameters, without reading anything back.
+    """Return the scalars for many parameters, without reading anything back.
 
     Args:
-        some: whose scalars.
+        some: the coefficients to compute.
         known: as for `on_host`, float64 tensors of one element or of one for each parameter.
-        counts: the numbers of their steps, float64 [parameters].
+        counts: the parameters' step numbers, float64 [parameters].
 
     Returns:
         A float64 tensor [parameters] for each scalar.
@@ -288,5 +287,5 @@ POWER = _elementwise("power", powers.power, ("power", "power_lo"))
 
 @functools.cache
 def kernel(some: Coefficients) -> Elementwise:
-    """The kernel that computes them for many parameters."""
+    """Return the kernel that computes coefficients for many parameters."""
     return _elementwise(f"coefficients_{some.function.__name__}", some.function, some.results)

@@ -1,1 +1,1 @@
-"""How the numbers of an optimizer are kept: one object and one file for each way."""
+"""Storages of an optimizer's numbers: one object and one file each."""

@@ -1,4 +1,4 @@
-"""What a storage says: how one tensor of an optimizer, a parameter or a moment, is kept."""
+"""The interface of a storage: the format of one tensor of an optimizer, a parameter or a moment."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mcf.kernels.formats import Format
 from mcf.optim.storage import values
 from mcf.optim.storage.values import Value
 
-# A tensor of truth, whether what is beside a weight belongs to another, and what begins anew there.
+# A mask of elements whose state does not belong to the weight, and the state's reset values.
 Stale = tuple[Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Coding:
-    """How a moment becomes a code.
+    """The conversion of a moment to a code.
 
     Args:
-        decode: the number of a code; of a first moment after that the second moment as stored.
-        encode: the code of a number and random bits; of a first moment after those the second
-            moment, as computed and as stored.
-        relative: whether there is a second moment that both read.
+        decode: computes the number from a code and, for a first moment, the stored second moment.
+        encode: computes the code from a number, random bits and, for a first moment, the second
+            moment as computed and as stored.
+        relative: whether both read a second moment.
     """
 
     decode: Algorithm
@@ -36,30 +36,28 @@ class Coding:
 
 
 class Storage:
-    """One way to keep a number for each element, and everything that depends on it.
+    """A way to store one number per element, and everything that depends on it.
 
-    As a parameter: the model's tensor, and the state `hidden` beside it, if any. As a moment: a
-    state of the moment's name, and further ones whose names begin with it. This class is a number
-    in one tensor; others override what is different. To add a storage is to write one, and to list
-    it in `mcf.optim.storage.strategies`.
+    As a parameter it is the model's tensor, and the state `hidden` next to it, if any. As a moment
+    it is a state of the moment's name, and further ones whose names begin with it. This class
+    stores a number in one tensor; subclasses override the differences. To add a storage, write a
+    subclass and list it in `mcf.optim.storage.strategies`.
 
     Attributes:
-        name: what `mcf.optim.Precision` calls it.
-        parameter_bytes: bytes beside those of a 16-bit parameter; None where no parameter is kept
-            so.
-        first_bytes: bytes of a first moment; None where none is kept so.
-        second_bytes: bytes of a second moment; None where none is kept so.
-        hidden: the state beside a parameter, "" for none.
-        has_low: whether that, or a second tensor of a moment, is a further component.
-        wide: whether only float32 registers compute what is kept.
-        bf16_only: whether it is made of the bits of a bf16 parameter.
-        visible: whether a kernel reads the parameter itself, and not what is hidden in its place.
-        split: whether a kernel computes components, the leading one of which comes out rounded.
-        roundings: how a kernel rounds the words of a parameter at random, in the order of its
-            tensors; None for a word that is rounded to nearest. Empty where no word is rounded
-            at random.
-        stochastic: whether a moment is rounded up or down at random.
-        coding: how a moment becomes a code of few bits; None where it is a number.
+        name: its name in `mcf.optim.Precision`.
+        parameter_bytes: bytes in addition to a 16-bit parameter; None if not for parameters.
+        first_bytes: bytes of a first moment; None if not for first moments.
+        second_bytes: bytes of a second moment; None if not for second moments.
+        hidden: the state next to a parameter, "" for none.
+        has_low: whether that state, or a second tensor of a moment, is a further component.
+        wide: whether the stored values can be computed in float32 registers only.
+        bf16_only: whether it works on the bits of a bf16 parameter.
+        visible: whether a kernel reads the parameter itself, rather than the hidden state instead.
+        split: whether a kernel computes components, the leading one of them already rounded.
+        roundings: the stochastic roundings of a parameter's words, in the order of its tensors;
+            None for a word rounded to nearest. Empty if there is none.
+        stochastic: whether a moment is rounded stochastically.
+        coding: the conversion of a moment to a code of 8 bits or fewer; None if it is a number.
     """
 
     name = "single"
@@ -82,71 +80,71 @@ class Storage:
     # -- formats -----------------------------------------------------------------------------
 
     def format(self, component: Format) -> Format:
-        """The format of a moment's components, beside parameters of a format."""
+        """Return the format of a moment's components, for parameters of a format."""
         return component
 
     def hidden_format(self, component: Format) -> Format:
-        """The format of the state beside a parameter."""
+        """Return the format of the state next to a parameter."""
         raise NotImplementedError
 
     def moment(self, name: str, fmt: Format) -> dict[str, Format]:
-        """The states that keep a moment, by name, whose components have a format."""
+        """Return the states that store a moment, by name, whose components have a format."""
         return {name: fmt}
 
     def names(self, name: str, state: Mapping[str, Any]) -> list[str]:
-        """The states among some that keep a moment so."""
+        """Return the names in a state that store a moment."""
         return [n for n in (name, f"{name}_lo") if n in state]
 
     # -- slots of rules: how a kernel loads a value and stores an update -----------------------
 
     def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
-        """Return the algorithm by which a parameter takes an update.
+        """Return the algorithm that adds an update to a parameter.
 
         Args:
-            strict: whether every operation is rounded; see `mcf.optim.storage.strategy_arithmetic`.
-            held: whether the parameter is an expansion; see there.
+            strict: whether every operation is rounded (`mcf.optim.storage.strategy_arithmetic`).
+            held: whether the parameter is an expansion that holds its low word.
             random: whether its words are rounded by `roundings` when they are stored.
         """
         raise NotImplementedError
 
     def loaded(self, strict: bool) -> Algorithm:
-        """A parameter or second moment as one register."""
+        """Return the algorithm that loads a parameter or second moment into one register."""
         raise NotImplementedError
 
     def moved(self) -> Algorithm:
-        """How far a stored parameter moved."""
+        """Return the algorithm that computes by how much a stored parameter changed."""
         raise NotImplementedError
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
-        """How a second moment decays and grows: the slots of that name."""
+        """Return the algorithms by which a second moment decays and grows, by slot."""
         raise NotImplementedError
 
     # -- exact values ------------------------------------------------------------------------
 
     def value(self, tensors: Sequence[Tensor]) -> Value:
-        """The exact number that is kept in a parameter (a moment) and what is beside it."""
+        """Return the exact number that a parameter or moment stores in its tensors."""
         return values.exact(*tensors)
 
     def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        """The same rounded once to a wide dtype; it may share memory with the tensors."""
+        """Return the number rounded once to a wide dtype; it may share memory with the tensors."""
         found: Tensor = tensors[0].detach().to(wide)
         return found
 
     def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Floating-point tensors whose sum the value is, the largest first."""
+        """Return floating-point tensors whose sum is the value, the largest first."""
         return tuple(tensors)
 
     def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
-        """Write a value into tensors, rounded to nearest; what is left of it, in float64."""
+        """Write a value into tensors, rounded to nearest; return the rounding error in float64."""
         tensors[0].copy_(values.rounded(value, tensors[0].dtype))
         return values.less(value, tensors[0])[0]
 
     def start(self, p: Tensor, like: Tensor, component: Format) -> Tensor:
-        """The state beside a parameter that nobody has stepped; `like` is laid out as it is."""
+        """Return the initial state next to a parameter, in the memory layout of `like`."""
         return torch.zeros_like(
             like, dtype=self.hidden_format(component).dtype, memory_format=torch.preserve_format
         )
 
     def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
-        """Where what is hidden beside a weight cannot belong to it, and what begins anew there."""
+        """Return where a hidden state cannot belong to its weight, and the reset values."""
         raise NotImplementedError

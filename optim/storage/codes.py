@@ -1,22 +1,22 @@
 """Moments as codes of 8 or 4 bits, each element by itself: no scales and no blocks.
 
 A second moment v is an unsigned number of 6 exponent bits and 2 of the significand, from 2**-60 to
-10; a first moment m the e4m3 number of 4 m / u, where u is the power of two in
-(sqrt(v), 2 sqrt(v)] of v *as it is stored* (that in (n / 2, n] of Adamax's norm n). Both are
-rounded stochastically, by the random bits of the element's moments; the numbers and what is
-guaranteed are in `mcf.kernels.algorithms.codes`. Scaling by u is exact.
+10; a first moment m the e4m3 number of 4 m / u, where u is the power of two in (sqrt(v), 2 sqrt(v)]
+of v *as it is stored* (that in (n / 2, n] of Adamax's norm n). Both are rounded stochastically, by
+the random bits of the element's moments. `mcf.kernels.algorithms.codes` defines the formats and
+states the guarantees. Scaling by u is exact.
 
-|m| <= c sqrt(v) by Cauchy's inequality, c^2 = (1 - b1)^2 / ((1 - b2) (1 - b1^2 / b2)) for
-b1^2 < b2: 7.3 at betas of (.9, .999), at most 1 / sqrt(1 - b2). So the quotient needs no scale; 112
-is enough for b2 = .9999 and every b1. In 4 bits |m| is at most 3 u, more than 3 sqrt(v), and what
-is above is cut. Two neighbours of 4 bits share a byte, so that their tensor has half as many
+|m| <= c sqrt(v) by Cauchy's inequality, c^2 = (1 - b1)^2 / ((1 - b2) (1 - b1^2 / b2)) for b1^2 <
+b2: 7.3 at betas of (0.9, 0.999), at most 1 / sqrt(1 - b2). So the quotient needs no scale; 112 is
+enough for b2 = 0.9999 and every b1. In 4 bits |m| is at most 3 u, more than 3 sqrt(v), and larger
+values are cut. Two neighbours of 4 bits share a byte, so that their tensor has half as many
 elements in its last dimension.
 
-A rule without a second moment has nothing that its momentum could be relative to: that is the e5m2
-number of 2**12 times it, from 2**-26 to 14 with 3 bits, and multiples of 2**-28 below.
+A rule without a second moment has nothing to relate its momentum to. The momentum is then stored as
+the e5m2 number of 2**12 times it, from 2**-26 to 14 with 3 bits, and multiples of 2**-28 below.
 
-What is stored for each element depends on that element alone: it is the same for any shards, and
-one kernel decodes it in registers, steps and encodes it.
+The code of an element depends on that element alone: it is the same for any shards, and one kernel
+decodes it in registers, steps and encodes it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from mcf.optim.storage.values import Value
 
 
 def root(pattern):
-    """Of the bits of v the biased exponent of the power of two in (sqrt(v), 2 sqrt(v)]."""
+    """Biased exponent of the power of two in (sqrt(v), 2 sqrt(v)], from the bits of v."""
     return wshr(wadd(wshr(pattern, 23), 129), 1)
 
 
 def norm(pattern):
-    """Of the bits of n the biased exponent of the power of two in (n / 2, n]."""
+    """Biased exponent of the power of two in (n / 2, n], from the bits of n."""
     return wshr(pattern, 23)
 
 
@@ -81,35 +81,33 @@ def encode_ratio4(first, random, second, kept):
 
 
 def bits_of_code(second, kept):
-    """Return the bits of v as it is stored, or of v itself where it is cut off.
+    """Return the bits of v as it is stored, or of v itself if its code overflows.
 
-    So m shrinks with a v that is cut off. Where v was rounded down to a number other than the
-    largest these are the bits of v too; its exponent is the same, and a unit depends on that alone.
+    So m shrinks with a v that overflows. If v was rounded down to a number other than the largest
+    these are the bits of v too; its exponent is the same, and a unit depends only on the exponent.
     """
     value = from_bits(unsigned_bits(kept))
     return bits(greater(second, value))
 
 
 class Code(Single):
-    """A moment as a code of 8 bits, or two codes of 4 bits to a byte; of moments alone."""
+    """A moment as a code of 8 bits, or two codes of 4 bits per byte; for moments only."""
 
     parameter_bytes = None
     wide = True
     stochastic = True
 
     def __init__(self, name: str, coding: Coding, kept: Format = UINT8) -> None:
-        """How it is called, how a number becomes a code, and what keeps that."""
+        """Take the storage's name, the conversion of numbers, and the format of codes."""
         self.name, self.coding, self._kept = name, coding, kept
         first = coding.decode is not from_unsigned
         self.first_bytes = kept.itemsize if first else None
         self.second_bytes = None if first else kept.itemsize
 
     def format(self, component: Format) -> Format:
-        """See `Storage`."""
         return self._kept
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
-        """See `Storage`."""
         return {**super().second_moment(strict), "stored_bits": bits_of_code}
 
 
@@ -118,23 +116,23 @@ RATIO4 = Code("ratio4", Coding(decode_ratio4, encode_ratio4, relative=True), UIN
 SIGNED8 = Code("se5m2", Coding(from_e5m2_over_4096, to_e5m2_over_4096, relative=False))
 UNSIGNED8 = Code("ue6m2", Coding(from_unsigned, to_unsigned, relative=False))
 
-# The second moments of rules, what a first moment beside them is relative to, and the first ones.
+# The second moments of rules, with the unit of first moments relative to them; the first moments.
 _UNITS = {"exp_avg_sq": root, "exp_inf": norm}
 _FIRSTS = ("exp_avg", "exp_avg_diff", "previous_grad")
 _MOMENTUM = "momentum_buffer"
 
-# To nearest: half of what is added to a number before it is cut.
+# Random bits that round to nearest: one half of the unit in the last place.
 _HALF = 0x8000
 
 
 def holds(name: str, state: Mapping[str, Tensor]) -> bool:
-    """Whether a state is a moment in codes."""
+    """Return whether a state is a moment in codes."""
     t = state.get(name)
     return isinstance(t, Tensor) and t.dtype == UINT8.dtype
 
 
 def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
-    """The numbers of a moment in codes, as a step reads them; float32."""
+    """Return the numbers of a moment in codes as a step reads them, in float32."""
     code = state[name]
     if _is_alone(name, state) or name not in _FIRSTS:
         number = from_e5m2_over_4096 if _is_alone(name, state) else from_unsigned
@@ -149,7 +147,7 @@ def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
 
 
 def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
-    """Store the numbers of a moment as codes, to nearest; a first moment after the second one."""
+    """Store a moment as codes, rounded to nearest; store a first moment after the second one."""
     half = torch.full_like(number, _HALF, dtype=torch.int32)
     if _is_alone(name, state):
         code = _bound()(to_e5m2_over_4096)(number, half)
@@ -167,23 +165,23 @@ def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
 
 
 def numbers_of(t: Tensor, shape: Sequence[int]) -> bool:
-    """Whether a tensor can be that of two codes to a byte for numbers of a shape."""
+    """Return whether a tensor has the shape of two codes per byte for numbers of a shape."""
     halves = (*shape[:-1], shape[-1] / 2) if shape else ()
     return t.dtype == UINT8.dtype and tuple(t.shape) == halves
 
 
 def _is_alone(name: str, state: Mapping[str, Tensor]) -> bool:
-    """Whether a moment is a first one without a second beside it."""
+    """Return whether a moment is a first one without a second one."""
     return name == _MOMENTUM or (name in _FIRSTS and not any(n in state for n in _UNITS))
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Names of moments, those behind which others are relative to first."""
+    """Return names of moments in the order in which they can be stored: second moments first."""
     return sorted(names, key=lambda name: name in _FIRSTS)
 
 
 def _beside(state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Algorithm]]:
-    """The second moment, what is stored of it, and the slots for what is relative to it."""
+    """Return the second moment, its stored form, and the slots for moments relative to it."""
     name = next(n for n in _UNITS if n in state)
     kept = state[name].float()
     if holds(name, state):
@@ -196,5 +194,5 @@ def _bound(slots: Mapping[str, Algorithm] | None = None) -> Binder:
 
 
 def left_of(value: Value, name: str, state: Mapping[str, Tensor]) -> Tensor:
-    """A value minus what is stored of it, in float64."""
+    """Return the rounding error of a stored value, in float64."""
     return values.less(value, read(name, state))[0]

@@ -1,4 +1,4 @@
-"""Float32: a master copy beside a 16-bit parameter, or a moment in more bits than it."""
+"""Float32 storage: a master copy next to a 16-bit parameter, or a moment in float32."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from mcf.optim.storage.values import Value
 
 
 class Float32(Single):
-    """The number in float32; of a parameter, the visible one is its rounding."""
+    """A number in float32; the visible parameter is its rounding."""
 
     name = "float32"
     parameter_bytes = 4
@@ -25,28 +25,22 @@ class Float32(Single):
     roundings = ()
 
     def format(self, component: Format) -> Format:
-        """See `Storage`."""
         return FP32
 
     def hidden_format(self, component: Format) -> Format:
-        """See `Storage`."""
         return FP32
 
     def value(self, tensors: Sequence[Tensor]) -> Value:
-        """See `Storage`."""
         return values.exact(tensors[-1])
 
     def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        """See `Storage`."""
         found: Tensor = tensors[-1].detach().to(wide)
         return found
 
     def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """See `Storage`."""
         return (tensors[-1],)
 
     def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
-        """See `Storage`."""
         *visible, wide = tensors
         wide.copy_(values.rounded(value, wide.dtype))
         for p in visible:
@@ -54,11 +48,9 @@ class Float32(Single):
         return values.less(value, wide)[0]
 
     def start(self, p: Tensor, like: Tensor, component: Format) -> Tensor:
-        """See `Storage`."""
         return super().start(p, like, component).copy_(p)
 
     def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
-        """See `Storage`."""
         visible = hidden.to(p.dtype)
         same = (visible == p) | (visible.isnan() & p.isnan())
         return ~same, p.to(hidden.dtype)

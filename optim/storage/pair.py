@@ -32,9 +32,9 @@ def collage(hi, lo, update):
 
 
 def finite(hi, lo):
-    """0 beside a leading component that is not finite, which alone says what the sum is.
+    """0 next to a leading component that is not finite, which alone determines the sum; else lo.
 
-    Where a sum overflows, what is left of it is NaN or the other infinity.
+    If a sum overflows, the computed remainder is NaN or the other infinity.
     """
     return where(rn(hi - hi) == ZERO, lo, ZERO)
 
@@ -71,13 +71,13 @@ def decay_joined(hi, lo, beta, beta_lo, increment):
 
 
 def split(value):
-    """A wide register as its rounding and the rest; an infinity's rest is one too, and not NaN."""
+    """Return a wide register's rounding and the rest; an infinity's rest is infinite, not NaN."""
     hi = rv(value)
     return hi, rn(value - where(hi > LARGEST, LARGEST, hi))
 
 
 def joined(hi, lo):
-    """Both components in a wide register."""
+    """hi + lo in a wide register."""
     return rn(hi + lo)
 
 
@@ -94,30 +94,24 @@ class Pair(Storage):
     roundings = (None, stochastic)
 
     def hidden_format(self, component: Format) -> Format:
-        """See `Storage`."""
         return component
 
     def moment(self, name: str, fmt: Format) -> dict[str, Format]:
-        """See `Storage`."""
         return {name: fmt, f"{name}_lo": fmt}
 
     def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
-        """See `Storage`."""
         if strict:
             return collage
         # With float32 registers Kahan's form is as exact as Grow, in fewer operations.
         return kahan_held if held else kahan
 
     def loaded(self, strict: bool) -> Algorithm:
-        """See `Storage`."""
         return leading if strict else joined
 
     def moved(self) -> Algorithm:
-        """See `Storage`."""
         return moved_components
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
-        """See `Storage`."""
         if strict:
             return {
                 "decay_and_add": decay_collage,
@@ -133,12 +127,10 @@ class Pair(Storage):
         }
 
     def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        """See `Storage`."""
         hi, *lo = (t.detach().to(wide) for t in tensors)
         return hi + lo[0] if lo else hi
 
     def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
-        """See `Storage`."""
         hi, lo = tensors
         super().keep(value, [hi])
         rest = values.less(value, hi)
@@ -146,9 +138,8 @@ class Pair(Storage):
         return values.less(rest, lo)[0]
 
     def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
-        """See `Storage`."""
-        # A step leaves at most half a unit in the last place; Kahan's form in 16-bit arithmetic,
-        # where the update is larger than the weight, up to one and a half and a rounding.
+        # A step leaves at most half a unit in the last place. Kahan's form in 16-bit arithmetic, if
+        # the update is larger than the weight, leaves up to one and a half units and a rounding.
         most = 2.0 if strict else 0.5
         value = p.double()
         smallest = float(component.min_subnormal)
@@ -160,13 +151,12 @@ class Pair(Storage):
 
 
 class Kahan(Pair):
-    """The same in Kahan's form in every arithmetic; of parameters alone."""
+    """A pair in Kahan's form in every arithmetic; for parameters only."""
 
     name = "kahan"
     second_bytes = None
 
     def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
-        """See `Storage`."""
         return kahan_held if held and not strict else kahan
 
 

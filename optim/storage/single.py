@@ -1,4 +1,4 @@
-"""One component, and what all storages of one component have in common."""
+"""Storage in one component, and the code that all such storages share."""
 
 from mcf.kernels.algorithms.primitives import ZERO, bits, rn
 from mcf.kernels.bind import Algorithm
@@ -6,37 +6,37 @@ from mcf.optim.storage.base import Storage
 
 
 def single(hi, lo, update):
-    """One component: RN(hi + update)."""
+    """Return RN(hi + update), for one component."""
     return rn(hi + update), lo
 
 
 def shrink_single(hi, lo, beta, beta_lo):
-    """One component: RN(beta hi)."""
+    """Return RN(beta hi), for one component."""
     return rn(beta * hi), lo
 
 
 def decay_single(hi, lo, beta, beta_lo, increment):
-    """One component: RN(RN(beta hi) + increment)."""
+    """Return RN(RN(beta hi) + increment), for one component."""
     return rn(rn(beta * hi) + increment), lo
 
 
 def as_one(value):
-    """One component, or a value that is one."""
+    """Return a value as one component."""
     return value, ZERO
 
 
 def leading(hi, lo):
-    """The leading component."""
+    """Return the leading component."""
     return hi
 
 
 def as_stored(second, kept):
-    """The bits of a second moment as it is stored."""
+    """Return the bits of a second moment as stored."""
     return bits(kept)
 
 
 def moved_components(hi, lo, new_hi, new_lo):
-    """The difference of two stored numbers, component by component."""
+    """Return the difference of two stored numbers, component by component."""
     return (new_hi - hi) + (new_lo - lo)
 
 
@@ -44,19 +44,15 @@ class Single(Storage):
     """A number in one tensor, of the parameter's format."""
 
     def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
-        """See `Storage`."""
         return single
 
     def loaded(self, strict: bool) -> Algorithm:
-        """See `Storage`."""
         return leading
 
     def moved(self) -> Algorithm:
-        """See `Storage`."""
         return moved_components
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
-        """See `Storage`."""
         return {
             "decay_and_add": decay_single,
             "shrink": shrink_single,

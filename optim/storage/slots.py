@@ -1,4 +1,4 @@
-"""Name the functions that an update rule leaves open; a strategy fills them (`strategies`)."""
+"""Functions that an update rule leaves open; a strategy fills them (`strategies`)."""
 
 
 def unfilled(name):
@@ -7,88 +7,88 @@ def unfilled(name):
 
 
 def scaled_gradient(grad, grad_lo, grad_scale, grad_limit):
-    """The gradient as one register, multiplied by a scale; see `optim.rule.formulas`."""
+    """Return the gradient as one register, multiplied by a scale (`optim.rule.formulas`)."""
     unfilled("scaled_gradient")
 
 
 def param_value(hi, lo):
-    """The parameter as one register."""
+    """Return the parameter as one register."""
     unfilled("param_value")
 
 
 def param_components(hi, lo):
-    """The parameter as two numbers whose sum it is."""
+    """Return the parameter as two numbers, which sum to its value."""
     unfilled("param_components")
 
 
 def param_moved(hi, lo, new_hi, new_lo):
-    """How far the stored parameter moved."""
+    """Return the change of the stored parameter."""
     unfilled("param_moved")
 
 
 def second_moment_value(hi, lo):
-    """The second moment as one register."""
+    """Return the second moment as one register."""
     unfilled("second_moment_value")
 
 
 def second_moment_components(value):
-    """A register as the components that store a second moment."""
+    """Split a register into the components that store a second moment."""
     unfilled("second_moment_components")
 
 
 def accumulate(hi, lo, update):
-    """The stored parameter plus an update, as stored again."""
+    """Add an update to the stored parameter and return its components."""
     unfilled("accumulate")
 
 
 def shrink(hi, lo, beta, beta_lo):
-    """The stored second moment times beta, as components again."""
+    """Multiply the stored second moment by beta and return its components."""
     unfilled("shrink")
 
 
 def decay_and_add(hi, lo, beta, beta_lo, increment):
-    """The stored second moment times beta plus an increment, as stored again."""
+    """Decay the stored second moment by beta, add an increment and return its components."""
     unfilled("decay_and_add")
 
 
 def unbias(moment, correction, inverse_correction):
-    """A moment divided by its bias correction."""
+    """Divide a moment by its bias correction."""
     unfilled("unbias")
 
 
 def direction(gradient, buffer, momentum):
-    """The direction of descent of SGD."""
+    """Return the direction of descent of SGD."""
     unfilled("direction")
 
 
 def regularized(gradient, decay):
-    """The gradient, with the share of an L2 penalty or without."""
+    """Return the gradient, with or without the share of an L2 penalty."""
     unfilled("regularized")
 
 
 def decayed(direction, decay):
-    """The direction of descent, with the share of decoupled weight decay or without."""
+    """Return the direction of descent, with or without the share of decoupled weight decay."""
     unfilled("decayed")
 
 
 def unit(pattern):
-    """What a first moment in a code is relative to, of the bits of the stored second moment.
+    """Return the unit of a first moment in a code, from the bits of the stored second moment.
 
-    The biased exponent of a power of two.
+    It is the biased exponent of a power of two.
     """
     unfilled("unit")
 
 
 def stored_bits(second, kept):
-    """Those bits, of a second moment as it is computed and of what is stored of it."""
+    """Return the bits of a stored second moment, from its computed value and its stored code."""
     unfilled("stored_bits")
 
 
 def denominator(second, second_lo, maximum, maximum_lo):
-    """The second moment to divide by, after the stored maximum, which it may replace."""
+    """Return the second moment to divide by, which becomes the stored maximum."""
     unfilled("denominator")
 
 
 def ahead(fresh, buffer, momentum):
-    """What Muon orthogonalises."""
+    """Return the matrix that Muon orthogonalises."""
     unfilled("ahead")

@@ -24,33 +24,33 @@ from mcf.optim.storage.values import Value
 
 
 def whole16(hi, low, update):
-    """The float32 of 16 + 16 bits plus the update, split again: a float32 master weight."""
+    """Add the update to the float32 of 16 + 16 bits and split it again: a float32 master weight."""
     return split16(rn(join16(hi, low) + update))
 
 
 def whole8(hi, low, update):
-    """The number of 16 + 8 bits plus the update, rounded to 24 bits and split again."""
+    """Add the update to the number of 16 + 8 bits, round to 24 bits and split it again."""
     return split8(rn(join8(hi, low) + update))
 
 
 def whole(hi, low, update):
-    """Return the number of 16 + 8 bits plus the update, once for each word that is made of it."""
+    """Return the number of 16 + 8 bits plus the update, once for each of its words."""
     x = rn(join8(hi, low) + update)
     return x, x
 
 
 def moved16(hi, low, new_hi, new_low):
-    """The difference of two stored numbers of 16 + 16 bits."""
+    """Return the difference of two stored numbers of 16 + 16 bits."""
     return join16(new_hi, new_low) - join16(hi, low)
 
 
 def moved8(hi, low, new_hi, new_low):
-    """The difference of two stored numbers of 16 + 8 bits."""
+    """Return the difference of two stored numbers of 16 + 8 bits."""
     return join8(new_hi, new_low) - join8(hi, low)
 
 
 class Split(Storage):
-    """The parameter and integers that extend it; of parameters alone."""
+    """A parameter and integers that extend it; for parameters only."""
 
     first_bytes = None
     second_bytes = None
@@ -68,43 +68,36 @@ class Split(Storage):
         moved: Algorithm,
         roundings: tuple[Algorithm, ...] = (),
     ) -> None:
-        """Take its name, the format of its integers, and the algorithms for the slots of rules."""
+        """Take the name, the format of the integers, and the algorithms for the slots of rules."""
         self.name = name
         self.parameter_bytes = bits.itemsize
         self._bits, self._add, self._join, self._moved = bits, add, join, moved
         self.roundings = roundings
 
     def hidden_format(self, component: Format) -> Format:
-        """See `Storage`."""
         return self._bits
 
     def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
-        """See `Storage`."""
-        # A random rounding of the sum may carry into the leading word, so both words need the sum.
+        # Stochastic rounding of the sum may carry into the leading word, so both words need the
+        # sum.
         return whole if random else self._add
 
     def loaded(self, strict: bool) -> Algorithm:
-        """See `Storage`."""
         return self._join
 
     def moved(self) -> Algorithm:
-        """See `Storage`."""
         return self._moved
 
     def value(self, tensors: Sequence[Tensor]) -> Value:
-        """See `Storage`."""
         return values.exact(values.join(*tensors))
 
     def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        """See `Storage`."""
         return values.join(*tensors).to(wide)
 
     def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """See `Storage`."""
         return (values.join(*tensors),)
 
     def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
-        """See `Storage`."""
         p, bits = tensors
         high, low = values.split(value, bits.dtype)
         p.copy_(high)
@@ -112,8 +105,7 @@ class Split(Storage):
         return values.less(value, values.join(high, low))[0]
 
     def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
-        """See `Storage`."""
-        # Any bits make a number near the weight, but for a few beside 0 and infinity.
+        # Any bits give a number near the weight, except for some next to 0 and infinity.
         high, _ = values.split(values.exact(values.join(p, hidden)), hidden.dtype)
         same = (high == p) | p.isnan()
         return ~same, torch.zeros_like(hidden)

@@ -1,7 +1,7 @@
-"""Precision strategies: which storage keeps each tensor of an optimizer.
+"""Precision strategies: the storage of each tensor of an optimizer.
 
-A strategy names the storage of parameter, first and second moment; the update rule does not know
-it. What a strategy adds to the rule is how a stored number takes an update, which its storages say.
+A strategy names the storages of parameter, first and second moment; the update rule does not know
+it. Its storages define how a stored number takes an update.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.split import SPLIT8, SPLIT16
 from mcf.optim.storage.stochastic import STOCHASTIC
 
-# Every storage, by the name that `mcf.optim.Precision` has for it.
+# Every storage, by its name in `mcf.optim.Precision`.
 STORAGES: dict[str, Storage] = {
     s.name: s
     for s in (
@@ -26,13 +26,13 @@ STORAGES: dict[str, Storage] = {
     )
 }  # fmt: skip
 
-# The states beside parameters.
+# Names of the extra per-parameter state tensors.
 HIDDEN = tuple(dict.fromkeys(s.hidden for s in STORAGES.values() if s.hidden))
 
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """One storage per tensor.
+    """A precision strategy: one storage per tensor.
 
     Args:
         name: the value of an optimizer's `precision`.
@@ -52,18 +52,18 @@ class Strategy:
 
     @property
     def wide(self) -> bool:
-        """Whether anything is stored that only float32 registers can compute."""
+        """Whether any stored value needs float32 registers to be computed."""
         stored = any(s.wide for s in (self.param, self.first, self.second))
         return stored or self.stochastic or self.feedback
 
     @property
     def random(self) -> bool:
-        """Whether anything is rounded at random."""
+        """Whether anything is rounded stochastically."""
         return self.stochastic or self.first.stochastic or self.second.stochastic
 
     @property
     def narrow(self) -> bool:
-        """Whether a moment is a code of few bits, which vectors are not."""
+        """Whether a moment is a code of 8 bits or fewer; vectors' moments are not."""
         return self.first.coding is not None or self.second.coding is not None
 
     @property
@@ -72,7 +72,7 @@ class Strategy:
         return self.first is RATIO4
 
     def without_second(self) -> Strategy:
-        """The same for a rule without a second moment, which its first could be relative to."""
+        """Return the strategy for a rule without a second moment to relate its first moment to."""
         if self.first.coding is None or not self.first.coding.relative:
             return self
         return dataclasses.replace(self, name=f"{self.name}_alone", first=SIGNED8)
@@ -80,7 +80,7 @@ class Strategy:
     def of_float32(self) -> Strategy:
         """Return the strategy for float32 parameters: float32 weights, and moments of fewer bytes.
 
-        Moments that are rounded stochastically, to bf16 or to codes, are stored as under bf16
+        Moments that are rounded stochastically, to bf16 or to codes, are stored as for bf16
         parameters. The others stay in float32: a pair takes as many bytes, and rounding to nearest
         loses additions that float32 keeps.
         """
@@ -88,11 +88,11 @@ class Strategy:
         return named(Strategy(f"{self.name}_float32", SINGLE, first, second))
 
     def of_shape(self, shape: tuple[int, ...]) -> Strategy:
-        """The same for a whole tensor of a shape.
+        """Return the strategy for a whole tensor of a shape.
 
-        Vectors (of norm layers, biases) keep wider moments than codes of few bits, in bf16: they
-        are a thousandth of a model's bytes, and their gradients are not like matrices'. Where the
-        last dimension is odd the codes of 4 bits are of 8 bits.
+        Vectors (of norm layers, biases) have moments in bf16 instead of codes: they are a
+        thousandth of a model's bytes, and their gradients differ from matrices'. If the last
+        dimension is odd, codes of 8 bits replace codes of 4 bits.
         """
         if self.narrow and len(shape) < 2:
             name = f"{self.name}_vectors"
@@ -103,14 +103,14 @@ class Strategy:
 
     @property
     def bf16_only(self) -> bool:
-        """Whether the parameter's bits are those of the upper half of a float32."""
+        """Whether the parameter's bits must be the upper half of a float32."""
         return self.param.bf16_only or self.stochastic
 
     def with_low(self, low: str) -> Strategy:
-        """The strategy with its low component rounded as an optimizer's `low` says.
+        """Return the strategy with its low component rounded by an optimizer's `low`.
 
         Raises:
-            ValueError: for "stochastic" where there is no low component.
+            ValueError: for "stochastic" if there is no low component.
         """
         if low == "nearest" or (self.stochastic and self.param.has_low):
             return self
@@ -158,19 +158,19 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def named(strategy: Strategy) -> Strategy:
-    """The strategy of STRATEGIES that is the same but for its name, or itself."""
+    """Return the strategy of STRATEGIES that differs only by name, or the strategy itself."""
     same = (s for s in STRATEGIES.values() if dataclasses.replace(strategy, name=s.name) == s)
     return next(same, strategy)
 
 
-# What any rule with two moments can have; the others need a first moment of which the update is a
+# Strategies for any rule with two moments; the others need a first moment of which the update is a
 # multiple.
 WITHOUT_FEEDBACK = tuple(s.name for s in STRATEGIES.values() if not s.feedback)
 
-# What rules without a second moment can have.
+# Strategies for rules without a second moment.
 WITHOUT_SECOND = tuple(
     n for n in WITHOUT_FEEDBACK if n == "8bit" or (n != "plus" and not STRATEGIES[n].narrow)
 )
 
-# What rules without a first moment can have.
+# Strategies for rules without a first moment.
 WITHOUT_FIRST = tuple(n for n in WITHOUT_FEEDBACK if not STRATEGIES[n].packed)

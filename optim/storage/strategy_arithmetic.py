@@ -31,7 +31,7 @@ class Arithmetic:
 
     @property
     def format(self) -> Format:
-        """The format operations round to."""
+        """The format to which operations round."""
         return self.component if self.strict else self.component.register
 
     @property
@@ -43,7 +43,7 @@ class Arithmetic:
     def second_moment(self) -> Format:
         """The format of the second moment's components.
 
-        That of fp16 parameters is bf16 unless arithmetic is strict: g^2 of ordinary gradients is
+        For fp16 parameters it is bf16 unless arithmetic is strict: g^2 of ordinary gradients is
         below fp16's smallest number, and a second moment of 0 makes the update explode.
         """
         found = self.strategy.second.format(self.component)
@@ -56,17 +56,17 @@ class Arithmetic:
         return (("rc", self.component), ("rv", FP32 if second == UINT8 else second))
 
     def of_shape(self, shape: tuple[int, ...]) -> Arithmetic:
-        """Return the arithmetic for a whole tensor of a shape; see `Strategy.of_shape`."""
+        """Return the arithmetic for a whole tensor of a shape (`Strategy.of_shape`)."""
         found = self.strategy.of_shape(shape)
         return self if found is self.strategy else dataclasses.replace(self, strategy=found)
 
     def without_second(self) -> Arithmetic:
-        """The same for a rule without a second moment; see `Strategy.without_second`."""
+        """Return the arithmetic for a rule without a second moment (`Strategy.without_second`)."""
         found = self.strategy.without_second()
         return self if found is self.strategy else dataclasses.replace(self, strategy=found)
 
     def slots(self) -> dict[str, Algorithm]:
-        """The functions that fill a rule's slots."""
+        """Return the functions that fill a rule's slots."""
         param, second = self.strategy.param, self.strategy.second
         return {
             "accumulate": param.accumulate(self.strict, self.held, self.strategy.stochastic),
@@ -93,12 +93,12 @@ def arithmetic(
 ) -> Arithmetic:
     """Return the arithmetic for a parameter.
 
-    float32 parameters take the strategy's moments where those take fewer bytes
-    (`Strategy.of_float32`); float64 parameters are plain in their own dtype.
+    float32 parameters use the strategy's moments if those take fewer bytes (`Strategy.of_float32`);
+    float64 parameters are plain in their own dtype.
 
     Raises:
-        ValueError: when strict arithmetic is asked for and is not that of the parameter's dtype,
-            or the strategy stores float32, or is for bf16 alone and the parameter is fp16; `what`
+        ValueError: if strict arithmetic is requested and differs from the parameter's dtype or the
+            strategy stores float32, or if an fp16 parameter has a strategy for bf16 only; `what`
             names the parameter in the message.
     """
     component = format_of(dtype, what)

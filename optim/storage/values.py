@@ -1,4 +1,4 @@
-"""The exact value of stored numbers, and its rounding to any format that stores them.
+"""The exact value of stored numbers, and its rounding to any storage format.
 
 A value is a pair of float64 tensors (s, e), s = RN(s + e): exact for a number of any format, for
 the sum of two whose significant bits span at most 106, and for every split of a float32.
@@ -20,7 +20,7 @@ _reference = Binder(lambda f: f, primitives(FP32, FP32, {}))
 
 
 def exact(*components: Tensor) -> Value:
-    """The sum of one or two components, exactly (two_sum in float64)."""
+    """Return the exact sum of one or two components (two_sum in float64)."""
     total = components[0].detach().to(torch.float64, copy=True)
     error = torch.zeros_like(total)
     for component in components[1:]:
@@ -29,21 +29,21 @@ def exact(*components: Tensor) -> Value:
         back = s - total
         error += (total - (s - back)) + (b - back)
         total = s
-    # An infinity or NaN has no error: what the formula makes of it is NaN.
+    # For an infinity or NaN the formula gives an error of NaN; it is 0.
     return total, torch.where(total.isfinite(), error, 0.0)
 
 
 def less(value: Value, stored: Tensor) -> Value:
-    """A value minus what was stored of it."""
+    """Return a value minus its stored part."""
     s, e = value
     difference = torch.where(s.isfinite(), s - stored.double(), 0.0)
     return exact(difference, e)
 
 
 def rounded(value: Value, dtype: torch.dtype) -> Tensor:
-    """A value to nearest, ties to even, with one rounding.
+    """Return a value rounded once to nearest, ties to even.
 
-    Rounding to odd on the way keeps the last rounding right (Boldo and Melquiond 2008,
+    Rounding to odd first makes the last rounding correct (Boldo and Melquiond 2008,
     doi:10.1109/TC.2007.70819); torch itself goes through float32 to the 16-bit formats.
     """
     s, e = value
@@ -58,10 +58,10 @@ def rounded(value: Value, dtype: torch.dtype) -> Tensor:
 
 
 def _to_odd(near: Tensor, rest: Tensor) -> Tensor:
-    """near + rest rounded to odd, where near is it to nearest, in near's format."""
+    """Return near + rest rounded to odd in near's format; near is the sum rounded to nearest."""
     kind = torch.int64 if near.dtype == torch.float64 else torch.int32
     bits = near.view(kind)
-    # Beyond the value: the number before it is the one towards 0.
+    # If near exceeds the sum in magnitude, the neighbour towards 0 is the lower bound.
     beyond = (rest != 0) & ((rest < 0) == (near > 0))
     lower = torch.where(beyond, bits - 1, bits)
     odd = torch.where(rest != 0, lower | 1, bits)
@@ -69,14 +69,14 @@ def _to_odd(near: Tensor, rest: Tensor) -> Tensor:
 
 
 def split(value: Value, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A float32 as a bf16 number and the int16 or int8 below it; see `mcf.kernels`, `split16`."""
+    """Return a float32 value as a bf16 number and the int16 or int8 below it (`words.split16`)."""
     function = {torch.int16: words.split16, torch.int8: words.split8}[dtype]
     hi, low = _reference(function)(rounded(value, torch.float32))
     return hi.to(torch.bfloat16), low.to(dtype)
 
 
 def join(hi: Tensor, low: Tensor) -> Tensor:
-    """The float32 that `split` took apart."""
+    """Return the float32 that `split` has split."""
     function = {torch.int16: words.join16, torch.int8: words.join8}[low.dtype]
     joined: Tensor = _reference(function)(hi.detach().float(), low.float())
     return joined

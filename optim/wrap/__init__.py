@@ -1,1 +1,1 @@
-"""Wrap any per-parameter optimizer of torch."""
+"""A wrapper for any per-parameter optimizer of torch."""

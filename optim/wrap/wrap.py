@@ -1,4 +1,4 @@
-"""Any per-parameter optimizer of torch on parameters and states stored in low precision."""
+"""Per-parameter optimizers of torch on parameters and states stored in low precision."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mcf.optim.wrap import wrap_checkpoint as checkpoint
 from mcf.optim.wrap import wrap_rules as rules
 from mcf.optim.wrap import wrap_storage as storage
 
-# The precision strategies that an optimizer of torch can have, and what its group asks for.
+# -- precision strategies of a wrapped optimizer -----------------------------------------------
 
-# Errors that are fed back need a first moment of which the update is a multiple.
+# Feedback of errors needs a first moment of which the update is a multiple.
 PRECISIONS = WITHOUT_FEEDBACK
 
 
 def strategy_of_group(group: dict[str, Any]) -> Strategy:
-    """The strategy of a group, checked."""
+    """Return the strategy of a group, after checks."""
     options.check_rounding(group)
     name = group["precision"]
     composed = None if name in STRATEGIES else parts(name)
@@ -48,12 +48,12 @@ def _refuse_feedback(asked: bool, name: str) -> None:
     if asked:
         raise ValueError(
             f"precision={name!r} feeds rounding errors back into a first moment that the update is "
-            "a multiple of; which that is, is not known of a class of torch: use mcf.optim.SGD, "
-            "Adam or AdamW"
+            "a multiple of, and a class of torch does not say which state that is; use "
+            "mcf.optim.SGD, Adam or AdamW"
         )
 
 
-# States of torch's optimizers that are averages or sums of squares, or their maxima.
+# States of torch's optimizers that are averages or sums of squares, or maxima of these.
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
 
 
@@ -68,56 +68,55 @@ def collage(
     second_moments: Collection[str] = SECOND_MOMENTS,
     **options: Any,
 ) -> Collage:
-    """An optimizer of torch whose updates go to expansions, and whose states are stored as wanted.
+    """Return an optimizer of torch whose parameters and states are stored in a precision.
 
         optimizer = mcf.optim.collage(torch.optim.NAdam, model.parameters(), lr=1e-3)
 
-    For one parameter after another: its value and states are read into `compute_dtype`, the class
-    makes its step on them, and what it changed is stored: the parameter takes the update
-    (new - old) as an expansion does (`light`, `plus`, `kahan`) or the new value (the others), each
-    state is rounded to its format. So the transient memory is that of the largest parameter.
+    For one parameter after another, its value and states are read into `compute_dtype`, the class
+    steps them, and the results are stored: an expansion (`light`, `plus`, `kahan`) adds the update
+    (new - old), other parameters take the new value, and each state is rounded to its format. So
+    the temporary memory is that of the largest parameter.
 
     Args:
         optimizer: a class of torch's conventions that treats each parameter by itself.
-        params: parameters, named parameters or groups; groups may name their own `precision`, `low`
-            `seed` and `stream_by`.
-        precision: see `mcf.optim.AdamW`, or a `Precision`; none that feeds rounding errors back
-            (`eco`), which `mcf.optim.SGD`, `Adam` and `AdamW` have.
+        params: parameters, named parameters or groups; groups may have their own `precision`,
+            `low`, `seed` and `stream_by`.
+        precision: see `mcf.optim.AdamW`, or a `Precision`; not those that feed rounding errors back
+            (`eco`), for which use `mcf.optim.SGD`, `Adam` or `AdamW`.
         low: see `mcf.optim.options.Options`.
-        seed: see `mcf.optim.options.Options`; streams are named and placed as they are there.
-        compute_dtype: float32, where an update is resolved to 2**-24 of its weight, as with float32
-            master weights; or float64, where it is resolved to float32's precision.
-        second_moments: the names of states that are stored as second moments are; states of
-            another shape than the parameter, and those without dimensions, are kept as they are.
-        options: those of the class.
+        seed: see `mcf.optim.options.Options`; streams are keyed as they are there.
+        compute_dtype: float32, which resolves an update to 2**-24 of its weight, as with float32
+            master weights; or float64, which resolves it to float32's precision.
+        second_moments: the names of states that use the second-moment storage; states without
+            dimensions or with another shape than the parameter are stored unchanged.
+        options: options of the class.
 
-    Parameters that processes share (DTensors) are given to the class as such: it computes on parts,
-    and what it asks of the whole torch sends for, where it can. All processes step together.
+    DTensor parameters are passed to the class as such: it computes on local parts, and torch
+    communicates for functions of the whole, if it can. All processes step together.
 
-    Guarantees: for a class that treats each element by itself the bits of one process, however
+    Guarantees: a class that treats each element by itself has the bits of one process, however
     parameters are shared. With `precision="master"` in float32 the bits are those of the class on
-    float32 parameters. The rules of this package and the class round at other places: see
-    `Collage`.
+    float32 parameters. This package's rules round elsewhere than the class: see `Collage`.
 
     Raises:
-        ValueError, TypeError: as the class does, and for what this package refuses. Options are
-            tried in two steps on stand-ins for the parameters, when they are given and when they
-            have changed, so that no step fails half-way.
+        ValueError, TypeError: as the class does, and for arguments that this package refuses. New
+            and changed options are tried in two steps on stand-ins for the parameters, so that no
+            step fails half-way.
     """
     return Collage(optimizer, params, precision, low, seed, compute_dtype, second_moments, options)
 
 
 class Collage(Optimizer):
-    """See `collage`, which makes it.
+    """An optimizer of torch on stored parameters, created by `collage`.
 
-    Beside our own optimizer of the same rule: the class rounds the new weight and not the update,
-    and applies decay to the weight, so bits differ where float32 rounding does. In float64 the
-    update of `torch.optim.SGD` is the same to within 2**-53 of the weight, and the stored bits are
-    those of `mcf.optim.SGD` wherever that does not decide a rounding; stochastic rounding draws
-    the same bits.
+    In contrast to this package's optimizer of the same rule, the class rounds the new weight and
+    not the update, and applies decay to the weight, so bits differ by float32 roundings. In float64
+    the update of `torch.optim.SGD` is the same to within 2**-53 of the weight, and the stored bits
+    are those of `mcf.optim.SGD` unless that decides a rounding; stochastic rounding draws the same
+    bits.
     """
 
-    # Whether the constructor has added its groups, and which warnings were given.
+    # Whether the constructor has added its groups, and which warnings were issued.
     _complete = False
     _told_of_no_effect = False
     _told = False
@@ -133,7 +132,6 @@ class Collage(Optimizer):
         second_moments: Collection[str],
         options: dict[str, Any],
     ) -> None:
-        """See `collage`."""
         if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
             raise TypeError(f"optimizer is {optimizer!r}; allowed is a class of torch.optim's kind")
         if issubclass(optimizer, torch.optim.LBFGS):
@@ -147,7 +145,7 @@ class Collage(Optimizer):
         self._compute_dtype = compute_dtype
         self._marks = Marks()
         self._second_moments = rules.names_of(second_moments)
-        # The options of each group that were tried, and what the class writes among them.
+        # The options of each group that were tried, and the entries that the class writes.
         self._tried: list[tuple[dict[str, Any], frozenset[str]]] = []
         mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
         defaults = {**self._made().defaults, **mine}
@@ -158,11 +156,11 @@ class Collage(Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether torch.amp.GradScaler leaves the scale and what it found to the step."""
+        """Whether torch.amp.GradScaler leaves the scale and its findings to the step."""
         return gradient_scaling.unscales(self)
 
     def _made(self, **options: Any) -> Optimizer:
-        """The class on a stand-in for a parameter; it checks the options."""
+        """Return the class with a stand-in for a parameter; it checks the options."""
         return rules.made(self._class, {**self._options, **options})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -215,7 +213,7 @@ class Collage(Optimizer):
     @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of the class on every parameter that has a gradient; gradients are not changed.
+        """Step every parameter that has a gradient with the class; gradients are not changed.
 
         Raises:
             ValueError, TypeError: for options with which the class makes no step, for a gradient
@@ -226,7 +224,7 @@ class Collage(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Counts, states and marks are read and written: two threads would lose steps.
+        # Two threads at a time would lose steps: counts, states and marks are read and written.
         with self._lock:
             if not (self._take() or self._told):
                 self._told = user_warnings.warn_of_replaced(self.param_groups, self.state)
@@ -258,7 +256,7 @@ class Collage(Optimizer):
         scale = getattr(self, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
         rewritten.follow(self._marks, [(w, p, self.state.get(p, {}), a) for w, _, p, a in work])
-        # What the class writes into a group all of its parameters find as it was.
+        # All parameters of a group get its options as they were before the class writes any.
         later: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for _, group, p, arith in work:
             later.append((group, self._step_one(group, known, p, arith, factor)))
@@ -275,7 +273,7 @@ class Collage(Optimizer):
         arith: Arithmetic,
         scale: float,
     ) -> dict[str, Any]:
-        """Step a parameter; what the class has written into its group."""
+        """Step a parameter; return the entries that the class has written into its group."""
         state = self.state[p]
         wide = torch.promote_types(self._compute_dtype, p.dtype)
         old = storage.value(p, state, arith, wide)
@@ -307,12 +305,12 @@ class Collage(Optimizer):
         return rules.written(inner, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state made by `state_dict`; every state keeps its own dtype.
+        """Load the result of `state_dict`; every state keeps its own dtype.
 
-        States go to parameters by name where both sides name all parameters of a group.
+        States go to parameters by name if both sides name all parameters of a group.
 
         Raises:
-            ValueError, TypeError: when groups, their sizes, precisions or names are others.
+            ValueError, TypeError: for other groups, sizes, precisions or names.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
@@ -326,7 +324,7 @@ class Collage(Optimizer):
             after(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy with copies of the parameters, which keep their places in larger tensors."""
+        """Return a copy with copied parameters, which keep their offsets in larger tensors."""
         return randomness.deepcopied(self, memo)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -335,13 +333,13 @@ class Collage(Optimizer):
         super().__setstate__(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickling and copying keep."""
+        """Return the attributes that pickling and copying keep."""
         own = ("_class", "_options", "_compute_dtype", "_second_moments", "_tried")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     @torch.no_grad()
     def master_weight(self, p: Tensor) -> Tensor:
-        """The value that is stored for a parameter, in float32 (float64 for float64)."""
+        """Return the value that is stored for a parameter, in float32 (float64 for float64)."""
         wide, state = torch.promote_types(torch.float32, p.dtype), self.state.get(p, {})
         group = next((g for g in self.param_groups if any(p is q for q in g["params"])), None)
         if group is None or not state:

@@ -1,4 +1,4 @@
-"""What `load_state_dict` of a wrapped optimizer of torch checks and copies."""
+"""Checks and copies for `load_state_dict` of a wrapped optimizer of torch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Group = Mapping[str, Any]
 
 
 def check(groups: Sequence[Group], state_dict: Mapping[str, Any]) -> None:
-    """Raise unless a state is of groups like these.
+    """Raise unless a state dict has groups like these.
 
     Raises:
-        ValueError, TypeError: when groups, their sizes, precisions or names are others.
+        ValueError, TypeError: for other groups, sizes, precisions or names.
     """
     saved = _saved(state_dict)
     mine, theirs = map(_kinds, (groups, saved))
@@ -34,7 +34,7 @@ def check(groups: Sequence[Group], state_dict: Mapping[str, Any]) -> None:
 
 
 def options(state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Copies of the saved groups without their parameters."""
+    """Return copies of the saved groups without their parameters."""
     saved = _saved(state_dict)
     return [copy.deepcopy({k: v for k, v in g.items() if k != "params"}) for g in saved]
 
@@ -42,7 +42,7 @@ def options(state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
 def states(
     groups: Sequence[Group], state_dict: Mapping[str, Any]
 ) -> defaultdict[Tensor, dict[str, Any]]:
-    """Copies of the saved states on the parameters' devices, each in its own dtype."""
+    """Return copies of the saved states on the parameters' devices, each in its own dtype."""
     found: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
     for index, (group, other) in enumerate(zip(groups, state_dict["param_groups"], strict=True)):
         for k, (key, p) in enumerate(zip(other["params"], group["params"], strict=True)):
@@ -57,10 +57,10 @@ def states(
 
 
 def _saved(state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The saved groups; older ones counted places."""
+    """Return the saved groups; older ones key streams by index."""
     return [{"stream_by": "place", **g} for g in state_dict["param_groups"]]
 
 
 def _kinds(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, Any]]:
-    """What groups of a checkpoint and of the optimizer must have in common."""
+    """Return the properties that groups of a checkpoint and of the optimizer must share."""
     return [(len(g["params"]), g.get("precision"), g.get("low", "nearest")) for g in groups]

@@ -1,4 +1,4 @@
-"""What `collage` asks of a class of torch: that it makes a step."""
+"""Steps of a wrapped class of torch, and checks that it can make them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from mcf.optim.sharding.shards import is_sharded, like, local
 
 Group = Mapping[str, Any]
 
-# Options of groups that are ours and not the class's.
+# Options of groups that belong to this package instead of the class.
 OURS = ("params", "param_names", "precision", "low", "seed", "stream_by")
 
 
 def theirs(group: Group) -> dict[str, Any]:
-    """A group's options that are the class's."""
+    """Return a group's options that belong to the class."""
     return {k: v for k, v in group.items() if k not in OURS}
 
 
 def made(kind: type[Optimizer], options: Mapping[str, Any]) -> Optimizer:
-    """A class on a stand-in for a parameter; it checks the options.
+    """Return a class with a stand-in for a parameter; it checks the options.
 
     Raises:
-        TypeError: for a class that asks more of groups than its options.
+        TypeError: for a class that needs more in groups than its options.
     """
     make: Callable[..., Optimizer] = kind
     weight = torch.zeros(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)
@@ -43,7 +43,7 @@ def made(kind: type[Optimizer], options: Mapping[str, Any]) -> Optimizer:
 
 
 def snapshot(group: Group) -> dict[str, Any]:
-    """The values of a group's options, tensors by value, to compare with later ones."""
+    """Return the values of a group's options, tensors by value, to compare with later ones."""
     return {
         k: tuple(v.flatten().tolist()) if isinstance(v, Tensor) else v
         for k, v in theirs(group).items()
@@ -51,7 +51,7 @@ def snapshot(group: Group) -> dict[str, Any]:
 
 
 def written(inner: Optimizer, given: Group) -> dict[str, Any]:
-    """What a class that was given a group has written into it: a count of steps, say."""
+    """Return the entries that a class has written into its group, such as a count of steps."""
     (group,) = inner.param_groups
     before = snapshot(given)
     changed = {k for k, v in snapshot(group).items() if k not in before or v != before[k]}
@@ -61,15 +61,15 @@ def written(inner: Optimizer, given: Group) -> dict[str, Any]:
 def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> frozenset[str]:
     """Make two steps on stand-ins for a group's parameters, one for each number of dimensions.
 
-    Of shared ones one for each layout, which is as large as the parameter: a class that asks for
-    more than a part of it asks the other processes.
+    DTensors have one stand-in per layout, as large as the parameter, because a class that needs
+    more than the local part communicates with other processes.
 
     Returns:
-        The names of what the class writes into groups, which is the same for all parameters.
+        The names of the entries that the class writes into groups, equal for all parameters.
 
     Raises:
-        ValueError: saying what went wrong, so that it goes wrong before anything is changed; for a
-            class that writes into groups what it finds of parameters or gradients.
+        ValueError: with the class's error, before anything is changed; and for a class whose
+            entries in groups depend on parameters or gradients.
     """
     names: set[str] = set()
     kinds = {(p.dim(), p.device, _layout(p)): p for p in group["params"] if not is_lazy(p)}
@@ -111,21 +111,21 @@ def _layout(p: Tensor) -> Any:
 
 
 def step(inner: Optimizer) -> None:
-    """A step of the class itself, without the hooks of all optimizers that torch puts around it."""
+    """Make a step of the class itself, without the hooks that torch puts around all optimizers."""
     own: Any = type(inner).step
     (own.__wrapped__ if getattr(own, "hooked", False) else own)(inner)
 
 
 def is_state(t: Any, p: Tensor) -> bool:
-    """Whether a state of the class can be stored in a format of the strategy."""
+    """Return whether a state of the class can be stored in a format of the strategy."""
     return isinstance(t, Tensor) and t.dim() > 0 and t.shape == p.shape and t.is_floating_point()
 
 
 def names_of(given: Collection[str]) -> frozenset[str]:
-    """Names of states, checked.
+    """Return names of states, after a check.
 
     Raises:
-        TypeError: for one string in place of several.
+        TypeError: for a string instead of a collection.
     """
     if isinstance(given, str):
         raise TypeError(f"second_moments is the string {given!r}; allowed are several names")

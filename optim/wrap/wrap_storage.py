@@ -1,4 +1,4 @@
-"""How `collage` reads a stored parameter and stores what a class of torch made of it."""
+"""Reads and writes of stored parameters and states for `collage`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mcf.optim.storage.strategies import HIDDEN
 from mcf.optim.storage.strategy_arithmetic import Arithmetic
 from mcf.optim.wrap.wrap_rules import is_state
 
-# Key of the stream of random bits and the parameter's first element in it.
+# Key of the stream of random bits, and the index of the parameter's first element in it.
 Stream = tuple[float, float]
 
 
 def check(where: str, p: Tensor, state: Mapping[str, Any], arith: Arithmetic) -> None:
-    """What further numbers a parameter's value has, if it made a step, are those of its storage."""
+    """Raise unless a parameter that was stepped has the hidden states of its storage."""
     storage = arith.strategy.param
     wanted = (
         {storage.hidden: storage.hidden_format(arith.component).dtype} if storage.hidden else {}
@@ -48,7 +48,7 @@ def check(where: str, p: Tensor, state: Mapping[str, Any], arith: Arithmetic) ->
 
 
 def value(p: Tensor, state: Mapping[str, Any], arith: Arithmetic, wide: torch.dtype) -> Tensor:
-    """A stored parameter in a wide register: rounded once."""
+    """Return a stored parameter in a wide register, rounded once."""
     storage, here = arith.strategy.param, local(p.detach())
     if storage.hidden not in state:
         return like(p, here.to(wide))
@@ -58,7 +58,7 @@ def value(p: Tensor, state: Mapping[str, Any], arith: Arithmetic, wide: torch.dt
 def store(
     p: Tensor, state: dict[str, Any], arith: Arithmetic, old: Tensor, new: Tensor, stream: Stream
 ) -> None:
-    """Give a stored parameter its new value, or the update where it is an expansion."""
+    """Store a parameter's new value, or add the update to an expansion."""
     storage, stochastic = arith.strategy.param, arith.strategy.stochastic
     here, made = local(p.detach()), local(new)
     tensors = [here]
@@ -79,18 +79,18 @@ def store(
 
 
 def _update(spec: Elementwise, p: Tensor, row: list[Tensor], scalars: Sequence[float]) -> None:
-    """Run a kernel on what is here of a parameter."""
+    """Run a kernel on the local part of a parameter."""
     update(spec, [p], [row], table_of([scalars]), None, ())
 
 
-# States that are the parameter's and not the class's.
+# States that belong to the parameter instead of the class.
 _PARAM = (*HIDDEN, "param_step")
-# What the name begins with of a state that is kept as the class made it, in a dtype of its own.
+# Prefix of states that are kept in the class's own dtype.
 _OWN = "own/"
 
 
 def read(state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> dict[str, Any]:
-    """The states of the class as its step takes them: in a wide register where we stored less."""
+    """Return the states as the class's step reads them: in a wide register if stored narrower."""
     names = [n for n in state if not n.endswith("_lo") and n not in _PARAM]
     return {name.removeprefix(_OWN): _read(name, state, p, wide) for name in names}
 
@@ -115,9 +115,10 @@ def write(
     stream: Stream,
     wide: torch.dtype,
 ) -> None:
-    """Store a state that the class has stepped; `second` says how.
+    """Store a state that the class has stepped; `second` selects the storage.
 
-    One that the class keeps in another dtype than it computes in is its own.
+    A state in another dtype than the class computes in is stored unchanged. States with one storage
+    that are rounded stochastically use the same bits.
 
     Those of one kind that are rounded at random are so by the same bits.
     """
@@ -153,7 +154,7 @@ def replaced_twice(value):
 
 @functools.cache
 def kernel(fmt: Format, stochastic: bool = False) -> Elementwise:
-    """Adds an update in registers' format to a parameter of two 16-bit components."""
+    """Return the kernel that adds an update in registers' format to two 16-bit components."""
     assert fmt not in (FP32, FP64)
     return registered(
         Elementwise(
@@ -178,7 +179,7 @@ def kernel(fmt: Format, stochastic: bool = False) -> Elementwise:
 
 @functools.cache
 def rounding(draw: str, storage: Storage) -> Elementwise:
-    """Round numbers to the words of a storage by the random bits of weights or moments."""
+    """Return the kernel that rounds numbers to a storage by random bits of weights or moments."""
     formats = [BF16, *([storage.hidden_format(BF16)] if storage.hidden else [])]
     words = [
         Field(name, fmt, read=False, written=True, rounding=each, draw=draw)

@@ -214,7 +214,7 @@ def test_changes_in_place_are_refused(how: str) -> None:
 
 def test_refused() -> None:
     p = parameter(3, BF16)
-    with pytest.raises(TypeError, match="AdamW; allowed are those of"):
+    with pytest.raises(TypeError, match="AdamW; allowed are optimizers of"):
         GradientAccumulator(torch.optim.AdamW([p]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"params\[0\].*compute_dtype=torch.float32"):
         GradientAccumulator(AdamW([p], compute_dtype=BF16))

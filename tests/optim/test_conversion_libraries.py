@@ -246,5 +246,5 @@ def test_precisions_of_versions_before_say_what_took_their_place(name: str) -> N
         lambda: Precision(exp_avg=name),
         lambda: AdamW([torch.ones(2, 2)], precision=f"pair_{name}_fp8x2"),
     ):
-        with pytest.raises(ValueError, match="an experiment and are no more; use 'ratio8'"):
+        with pytest.raises(ValueError, match="an experiment and were removed; use 'ratio8'"):
             make()

@@ -283,7 +283,10 @@ _CODE = torch.zeros(4, dtype=torch.uint8)
         ({"error_bits": torch.zeros(4, dtype=torch.int32)}, "corrections of torch.int32; known"),
         ({0: {}, 1: {}}, "states of 2 views of the parameter, as HeavyBall cuts it"),
         ({0: {"update_by_laprop_exp_avg_0": _CODE}}, "'update_by_laprop_exp_avg_0' of HeavyBall"),
-        ({"exp_avg::other": _CODE}, r"states \['exp_avg::other'\], which are of no library"),
+        (
+            {"exp_avg::other": _CODE},
+            r"states \['exp_avg::other'\], which belong to no known library",
+        ),
     ],
     ids=range(9),
 )

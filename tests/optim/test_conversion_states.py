@@ -74,7 +74,7 @@ def test_nothing_changes() -> None:
         convert(first, "double")
     with pytest.raises(ValueError, match=r"needs .*exp_avg_sq"):
         convert(trained_lion(), to=AdamW)
-    with pytest.raises(ValueError, match="called as Rprop is; name one with to="):
+    with pytest.raises(ValueError, match="named like Rprop; pass its class as to="):
         convert(torch.optim.Rprop([parameter(3, FP32)]))
     assert_same(without_gradients(stored(first)), kept)
 

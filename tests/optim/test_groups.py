@@ -176,7 +176,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         SGD,
         {"decouple_lr": True},
         ValueError,
-        "weight decay of SGD.*decoupled_weight_decay=True beside it",
+        "weight decay of SGD.*decoupled_weight_decay=True as well",
     ),
     (Adam, {"decouple_lr": True}, ValueError, "weight decay of Adam is not decoupled"),
     (AdamW, {"peak_lr": 1.0}, ValueError, r"peak_lr is 1\.0 and decouple_lr is False"),

@@ -204,7 +204,7 @@ def test_refused() -> None:
             GradientRelease(optimizer)
     with pytest.raises(ValueError, match="GradientAccumulator does not go with gradient release"):
         GradientAccumulator(twice)
-    with pytest.raises(TypeError, match="is a SGD; allowed are those of"):
+    with pytest.raises(TypeError, match="is a SGD; allowed are optimizers of"):
         GradientRelease(torch.optim.SGD([nn.Parameter(torch.zeros(3))]))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="does not go with a GradScaler"):
         scaler().step(twice)

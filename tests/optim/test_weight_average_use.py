@@ -195,7 +195,9 @@ def test_bad_arguments(options: dict[str, Any], words: str) -> None:
 
 
 def test_other_optimizers_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"optimizer is a AdamW; allowed are those of mcf\.optim"):
+    with pytest.raises(
+        TypeError, match=r"optimizer is a AdamW; allowed are optimizers of mcf\.optim"
+    ):
         WeightAverage(torch.optim.AdamW([parameter(2, FP32)]))  # type: ignore[arg-type]
 
 
