@@ -248,7 +248,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--log-every", type=integer(1), default=1, metavar="N", help="updates per metrics line"
     )
     output.add_argument(
-        "--eval-every", type=integer(1), default=250, metavar="N", help="updates per validation"
+        "--eval-every", type=integer(1), metavar="N",
+        help="updates per validation (default: 250, a quarter of the run if that is fewer)",
     )
     output.add_argument(
         "--eval-windows", type=integer(1), default=512, metavar="N",
@@ -277,6 +278,9 @@ def parse(argv: list[str] | None = None) -> Options:
         values[key] = tuple(values[key])
     if values["warmup"] is None:
         values["warmup"] = values["steps"] // 10
+    if values["eval_every"] is None:
+        # A curve of the loss needs some points in a short run, too.
+        values["eval_every"] = max(1, min(250, values["steps"] // 4))
     options = Options(**{field.name: values[field.name] for field in fields(Options)})
     if options.width % options.heads:
         parser.error(f"argument --heads: {options.heads} does not divide --width {options.width}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pretraining import console, files, model, sources
-from pretraining.options import build_parser
+from pretraining.options import build_parser, parse
 
 from tests.examples.tiny import EXAMPLES
 
@@ -232,3 +232,9 @@ def test_as_a_command_it_answers_bad_data_without_a_traceback():
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "pretrain.py: error: --data: no file matches nowhere\n"
+
+
+def test_default_validations_of_short_and_long_runs() -> None:
+    steps = {1: 1, 60: 15, 999: 249, 3000: 250}
+    assert {n: parse([f"--steps={n}"]).eval_every for n in steps} == steps
+    assert parse(["--steps=60", "--eval-every=7"]).eval_every == 7

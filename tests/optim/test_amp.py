@@ -111,6 +111,7 @@ def test_either_way_the_bits_are_the_same(dtype: torch.dtype) -> None:
     assert_same(*results)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_lightning_clips() -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     from lightning.pytorch.plugins import MixedPrecision
