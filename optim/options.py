@@ -166,7 +166,7 @@ def in_groups(options: Options) -> Group:
 
 
 def of_optimizer(options: Options) -> Group:
-    """Return the options that are attributes, with defaults."""
+    """Return the options that the optimizer keeps as attributes, with defaults."""
     return {**OF_OPTIMIZER, **{k: v for k, v in options.items() if k in OF_OPTIMIZER}}
 
 

@@ -74,7 +74,7 @@ class Launch(Prepared):
         )
         self._large = only_written and streaming.worthwhile(moved * self._total)
         self._written = [k for k, f in enumerate(fields) if f.written]
-        # Bytes per row of fields that are written and not read, if a row is large.
+        # Large rows of fields that are only written are allocated in large pages: their bytes.
         sizes_of = {k: [int(fields[k].format.itemsize) * n for n in sizes] for k in self._written}
         self._new = [
             (k, row)

@@ -304,7 +304,7 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     It is one operator, so that recorded formulas contain a single rounding.
     """
     fmt = format_of(dtype)
-    # The last place of a number as large as this sum is that of the format at x.
+    # In float64, numbers of the size of this sum have the ulp that the format has at x.
     size = x.abs()
     exponent = (size.view(torch.int64) >> 52).clamp(min=fmt.emin + 1023, max=1900)
     base = (exponent + (53 - fmt.p) << 52).view(torch.float64)

@@ -122,7 +122,10 @@ def _operations(statement: Statement, called: Mapping[str, Any]) -> int:
 
 
 def _last_run(statements: Sequence[Statement], conditions: frozenset[str]) -> list[int]:
-    """Return the last adjacent selections by one of the conditions."""
+    """Return the last group of selections by one condition that can be made together.
+
+    Statements between two of them read nothing that the earlier one makes.
+    """
     run: list[int] = []
     read: set[str] = set()
     for k in reversed(range(len(statements))):

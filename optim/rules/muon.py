@@ -52,7 +52,7 @@ def muon_momentum(
 
 
 def plain_ahead(fresh, buffer, momentum):
-    """b."""
+    """Return b, the step without Nesterov's momentum."""
     return buffer
 
 

@@ -29,10 +29,11 @@ _ACCESS = {8: ("number", "put"), 4: ("half", "put_half"), 2: ("short", "put_shor
 
 
 def _text(terms: int, size: int, into: bool) -> str:
-    """Return the loop over blocks, where `counts` has the number of selected elements before each.
+    """Return the source of the loop over blocks of a masked selection.
 
-    The tensors are targets and sources. `into` inserts source elements in order where the mask
-    holds, and copies the others from further tensors after the sources.
+    `counts[k]` is the number of selected elements before block k. The operands are the targets,
+    then the sources. With `into`, originals follow: the target is the next source element where the
+    mask is True, and the original's element elsewhere.
     """
     load, store = _ACCESS[size]
     parts = range(terms)

@@ -190,7 +190,7 @@ _KEEP = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 
 
 def forward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the torch function itself, with plain tensors that require grad promoted."""
+    """Call the torch function itself after promoting plain tensors that require grad."""
     if func not in _KEEP and torch.is_grad_enabled() and _has_plain_leaf(args):
         args = _promoted(func, args)
     if isinstance(func, FunctionType) and func.__globals__ is vars(torch.nn.functional):

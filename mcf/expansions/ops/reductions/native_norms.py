@@ -42,7 +42,7 @@ def layer_norm_backward(
     """Return the gradients of input, weight and bias."""
 
     def normed(x: Any, w: Any, b: Any) -> Any:
-        # eps is not an argument of the operator, so use `scale`.
+        # The operator has no eps, so take the inverse deviation that the forward pass saved.
         out = _normed(roomy(x), scale, dims)
         out = out if w is None else out * w
         return fitted(out if b is None else out + b, grad)

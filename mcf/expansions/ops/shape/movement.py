@@ -180,7 +180,7 @@ _with_source(aten.as_strided_scatter.default, 0, "src")
 
 
 def _numbered(values: Tensor) -> Tensor:
-    """Return the positions of a tensor's elements, in its shape."""
+    """Return the linear index of each element, as an integer tensor of the same shape."""
     return torch.arange(values.numel(), device=values.device).reshape(values.shape)
 
 
