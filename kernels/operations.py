@@ -227,7 +227,7 @@ def ne(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
 
 
 def renormalize(x: Argument, terms: int | None = None, *, out: Out = None) -> Components:
-    """Sum 1 to 16 floats in any order, overlapping and cancelling, into an expansion.
+    """Sum 1 to 16 floats, which may be unordered, overlap and cancel, into an expansion.
 
     Args:
         x: the floats; each broadcasts.

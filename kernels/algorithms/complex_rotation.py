@@ -77,7 +77,7 @@ def complex_rotated1(c, s, x, y):
 
 
 def _multiplied(n):
-    """Return the function x 2^k in float64 registers."""
+    """Return a function that computes x 2^k in float64 registers."""
     normal, power = binary_scaling.normal64, binary_scaling.power64
     factors = filled(
         binary_scaling.factors, "factors64", "As `factors`.", normal=normal, power=power

@@ -186,7 +186,7 @@ class Magnitudes:
         self._places = [first, *[0.0] * (e.terms - 1)]
 
     def add(self, x: float, place: int) -> None:
-        """Mirror `Sums.add`: a rounding error goes to the next place; in the last it is lost."""
+        """Mirror `Sums.add`: carry each rounding error into the next term; drop the last."""
         for k in range(place, len(self._places)):
             if self._places[k] == 0:
                 self._places[k] = x

@@ -74,7 +74,7 @@ Entries = Sequence[tuple[Tensor, Mapping[str, Any]]]
 
 @torch.no_grad()
 def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) -> Report:
-    """Give a target the states of a source; all of them are built before any is stored."""
+    """Convert the states of a source into a target; build all before storing any."""
     flat = [(group, p, entry) for group, entries in source for p, entry in entries]
     everything = [*(p for _, p, _ in flat), *(p for g in target.param_groups for p in g["params"])]
     if any(map(is_expansion, everything)):

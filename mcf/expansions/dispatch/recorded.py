@@ -124,7 +124,7 @@ def recorded(x: Any, asked: bool = True) -> bool:
 
 
 def unmapped(function: Function) -> Function:
-    """Make a function leave active transforms when none of its arguments belongs to one."""
+    """Run a function outside the active transforms if none of them maps an argument."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -48,7 +48,7 @@ def batched(x: Any) -> bool:
 
 
 def example(*values: Any) -> MCFTensor:
-    """Return a zero-dimensional expansion in the result format of some tensors."""
+    """Return a zero-dimensional expansion of the format to which the tensors promote."""
     found = [held(x) for x in values if isinstance(x, Tensor)]
     dtype, terms = result_format(*(x for x in found if x.is_floating_point()))
     device = found[0].device

@@ -94,7 +94,7 @@ def cholesky(input: Any, upper: bool = False) -> Any:
 def triangular_solve(
     b: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> Any:
-    """Return `torch.linalg.solve_triangular`, under PyTorch's older name, and a copy of A."""
+    """Return the solution, as the deprecated `torch.triangular_solve`, and a copy of A."""
     matrix = A.mT if transpose else A
     found = torch.linalg.solve_triangular(
         matrix, b, upper=upper != transpose, unitriangular=unitriangular
