@@ -36,7 +36,7 @@ from strategy_variants import TRUTH, Variant, find
 from torch import Tensor
 
 CODE = torch.tensor([0, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 1, 3])
-# What a vector keeps under `4bit` is bf16: it is left alone here.
+# Vectors keep bf16 moments under `4bit`, so they are left alone here.
 Kept = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 

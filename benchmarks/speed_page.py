@@ -72,7 +72,7 @@ class Ratio(NamedTuple):
     ratio: float
 
 
-# Where one number costs a call and many cost a loop, sizes are summed up apart.
+# Sizes are summarised apart: one number costs a call, many cost a loop.
 SIZES = {"1": "1", "1000": "10^3", "10000": "10^4", "1000000": "10^6"}
 BY_SIZE = ("Arithmetic", "Pairs of float64 from Python")
 Rows = Iterable[dict[str, str]]

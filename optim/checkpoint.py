@@ -200,7 +200,7 @@ def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[d
                 if k != "params"
             },
             "params": group["params"],
-            # Where steps are counted is not part of the training state.
+            # The device of the step count is not part of the training state.
             "capturable": group["capturable"],
         }
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True)

@@ -54,7 +54,7 @@ def test_page(page: str) -> None:
 
 
 def test_sessions_of_the_page_on_tensors() -> None:
-    """Its other blocks use a model and files of the reader."""
+    """Run its sessions alone, since other blocks use a model and files of the reader."""
     assert run("tensor.md", sessions_only=True) == 3
 
 

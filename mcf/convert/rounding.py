@@ -69,7 +69,7 @@ def dense(c: Tensor) -> bool:
     return c.is_contiguous() and not c.is_neg() and not c._is_zerotensor()
 
 
-# So many elements are converted by integers without testing whether they stay unchanged.
+# Up to this number of elements are converted by integers, untested whether they stay unchanged.
 _FEWEST = 3
 # For more elements a kernel is as fast as the test.
 _FEW = 1024
@@ -249,7 +249,7 @@ def _canonical_pair(a: Tensor, b: Tensor) -> Components:
     """Return the canonical form of pairs; the second component of a finite one is never -0."""
     s, e = _two_sum(a, b)
     finite = s.abs() < torch.inf
-    # What is 0 and what was not finite stay as they were.
+    # Zeros and values that were not finite stay as they were.
     first = torch.where((a.abs() < torch.inf) & (s != 0), s, a)
     return first, torch.where(finite, e, torch.zeros_like(e))
 

@@ -89,7 +89,7 @@ def beside_whole(x: Components, terms: int) -> Beside:
     r = sanitized(r, ~whole, 0.25)
     sign = sign_of(r[0] < 0)
     r = signed(r, sign)
-    # Where the low components of an angle might underflow.
+    # The low components of an angle might underflow below this bound.
     tiny = r[0] < working().tiny
     safe = sanitized(r, ~tiny, 0.25)
     half = torch.full_like(r[0], 0.5)

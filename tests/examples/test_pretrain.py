@@ -88,7 +88,7 @@ def test_a_run_leaves_metrics_table_and_plots(finished):
         # Besides the tensors of the parameter's size there is one int64 counter a tensor.
         tensors = 12
         others = 8 * tensors
-        # Of the 12 tensors 6 are vectors of 16 elements, whose moments stay in bf16.
+        # Six of the 12 tensors are vectors of 16 elements, whose moments stay in bf16.
         others += 2 * 6 * 16 * (row["strategy"] == "8bit")
         stored = BYTES[row["strategy"]] + others / int(row["parameters"])
         assert float(row["bytes_per_param"]) == pytest.approx(stored)

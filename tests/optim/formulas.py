@@ -154,7 +154,7 @@ class Formulas:
 
 
 def nadam_weights(beta1: float, momentum_decay: float, t: int) -> tuple[float, float]:
-    """What NAdam's update takes of the gradient and of the moment."""
+    """Return the shares of the gradient and of the moment in NAdam's update."""
     mu = [beta1 * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in range(1, t + 2)]
     product = math.prod(mu[:t])
     return (1 - mu[t - 1]) / (1 - product), mu[t] / (1 - product * mu[t])

@@ -48,7 +48,7 @@ class Registers(Formulas):
         return self.kind
 
     def rn(self, point: str, x: Array) -> Array:
-        """What NumPy's operation has rounded."""
+        """Return the rounded result of NumPy's operation."""
         return x
 
     root, sign = staticmethod(np.sqrt), staticmethod(np.sign)

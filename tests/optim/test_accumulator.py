@@ -24,7 +24,7 @@ from tests.optim.test_gradient_forms import give
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
-# Of the sum, for each gradient that is added.
+# The bound of the sum, for each gradient that is added.
 BOUND = {BF16: 2.0**-17, FP16: 2.0**-22, FP32: 2.0**-46, FP64: 2.0**-104}
 
 

@@ -56,7 +56,7 @@ def moments(optimizer: Any) -> tuple[Tensor, Tensor]:
 
 
 def distance(m: Tensor, u: Tensor) -> Tensor:
-    """Of the neighbours of m / u among the numbers of 4 bits, times u."""
+    """Return the neighbours of m / u among the numbers of 4 bits, times u."""
     levels = torch.tensor([0, 1, 2, 4, 6, 8, 16, 48], dtype=torch.float64) / 16
     at = torch.bucketize((m / u).abs(), levels[1:-1], right=True)
     return levels.diff()[at] * u

@@ -134,7 +134,7 @@ def pairs(variants: list[Variant], *which: str) -> list[tuple[Variant, Case]]:
     return [(v, case) for kind in which for v in variants for case in getattr(v, kind)()]
 
 
-# What `everyday` chooses by. Rules and arithmetics know nothing of each other, so that a row and a
+# The choice of `everyday`. Rules and arithmetics know nothing of each other, so that a row and a
 # column of their table stand for the whole: AdamW with all arithmetics, others with one.
 def row_or_column(variant: Variant, case: Case) -> bool:
     """Whether a variant runs an arithmetic at every change.

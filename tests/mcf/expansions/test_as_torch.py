@@ -99,7 +99,7 @@ MISSING: dict[str, Callable[[Any], Any]] = {
     "nanmedian": lambda x: x.nanmedian(2),
     "quantile": lambda x: x.quantile(0.5, 2),
 }
-# Of two rows without elements: nothing to choose from.
+# Two rows without elements, which have no largest one.
 EMPTY: dict[str, Callable[[Any], Any]] = {
     "median": lambda x: x.median(1),
     "nanmedian": lambda x: x.nanmedian(-1),

@@ -150,7 +150,7 @@ def test_conversion(world: World, source: str, target: str, how: str) -> None:
     ("size", "engine", "options"),
     [
         (3, "fsdp_offload", {}),
-        # Of some parameters some processes have nothing.
+        # Some processes have no part of some parameters.
         (4, "fsdp", {}),
         (4, "fsdp_tensor_parallel", {"shape": (2, 2), "sequence": True}),
         (4, "fsdp_ignored", {}),

@@ -50,10 +50,10 @@ def _of_rows(
     sizes = {"p": words["width"] * (length + side), "w": max(length, side)}
     words |= {"length": length, "side": side, "scratch": sizes["p"], "row_size": sizes["w"]}
     counts = dict.fromkeys("pw", spec.terms)
-    room = functools.partial(memory, counts, sizes, spec.format.register.dtype)
+    workspace = functools.partial(memory, counts, sizes, spec.format.register.dtype)
     with stored.lock:
         address = _compiled(spec, False).address
-    return MatrixLoop(address, elimination_text.words(spec), words, items, work, room)
+    return MatrixLoop(address, elimination_text.words(spec), words, items, work, workspace)
 
 
 def _of_lanes(
@@ -63,11 +63,11 @@ def _of_lanes(
     sizes = elimination_lanes.sizes(spec, rows, words["width"], sides)
     words |= {"batch": batch, "p_size": sizes["p"], "w_size": sizes["w"]}
     counts = elimination_lanes.operands(spec)
-    room = functools.partial(memory, counts, sizes, spec.format.register.dtype)
+    workspace = functools.partial(memory, counts, sizes, spec.format.register.dtype)
     with stored.lock:
         address = _compiled(spec, True).address
     items = lane_text.blocks(batch, elimination_lanes.size(spec))
-    return MatrixLoop(address, elimination_lanes.words(spec), words, items, work, room)
+    return MatrixLoop(address, elimination_lanes.words(spec), words, items, work, workspace)
 
 
 @functools.lru_cache(1024)

@@ -13,7 +13,7 @@ from mcf.kernels.numba.runtime import team
 
 # Allocates scratch memory for a number of threads; returns its owner, and its addresses in the
 # order of the operands.
-Room = Callable[[int], tuple[Any, list[int]]]
+Workspace = Callable[[int], tuple[Any, list[int]]]
 
 
 def memory(
@@ -43,7 +43,7 @@ class MatrixLoop(NamedTuple):
         words: the fields that are neither addresses nor shares.
         items: the number of matrices, tiles of a matrix or blocks of matrices.
         work: the total number of computed numbers.
-        room: allocates its scratch memory.
+        workspace: allocates its scratch memory.
     """
 
     address: int
@@ -51,7 +51,7 @@ class MatrixLoop(NamedTuple):
     words: dict[str, int]
     items: int
     work: int
-    room: Room
+    workspace: Workspace
 
     def run(self, operands: Sequence[Tensor], results: Sequence[Tensor] = (), **more: int) -> None:
         """Call the loop once.
@@ -63,7 +63,7 @@ class MatrixLoop(NamedTuple):
         """
         threads = torch.get_num_threads() if self.work > team.SERIAL else 1
         parts = max(1, min(threads, self.items))
-        _memory, scratch = self.room(parts)
+        _memory, scratch = self.workspace(parts)
         bases = array("Q", [*map(_address, operands), *scratch, *map(_address, results)])
         shares = team.shares(self.items, parts)
         words = self.words | more | {"bases": bases.buffer_info()[0], "parts": parts}

@@ -71,8 +71,8 @@ def _of_rows(
     words |= _sizes(height, width, rest, wanted)
     with stored.lock:
         address = _compiled(spec).address
-    room = functools.partial(_room, spec, words)
-    return MatrixLoop(address, reflection_text.WORDS, words, batch, work, room)
+    workspace = functools.partial(_workspace, spec, words)
+    return MatrixLoop(address, reflection_text.WORDS, words, batch, work, workspace)
 
 
 def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
@@ -85,7 +85,7 @@ def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
     return words | {"s_size": s_size, "rest": rest, "wanted": wanted, "side": side}
 
 
-def _room(spec: Reflection, words: dict[str, int], parts: int) -> tuple[Any, list[int]]:
+def _workspace(spec: Reflection, words: dict[str, int], parts: int) -> tuple[Any, list[int]]:
     """Return scratch memory for `parts` threads, and its addresses."""
     counts = {"m": spec.terms, "v": spec.terms, "s": spec.fold.state}
     sizes = {kind: words[f"{kind}_size"] for kind in counts}
@@ -104,8 +104,10 @@ def _of_lanes(spec: Reflection, shape: torch.Size, wanted: int) -> MatrixLoop:
     sizes = reflection_lanes.sizes(rows, columns)
     words = {"rows": rows, "columns": columns, "width": width, "batch": batch, "wanted": wanted}
     words |= {f"{kind}_size": sizes[kind] for kind in "mv"}
-    room = functools.partial(memory, reflection_lanes.operands(spec), sizes, torch.float64)
+    workspace = functools.partial(memory, reflection_lanes.operands(spec), sizes, torch.float64)
     with stored.lock:
         address = _compiled(spec, True).address
     work = batch * rows * width * (columns + wanted)
-    return MatrixLoop(address, reflection_lanes.WORDS, words, lane_text.blocks(batch), work, room)
+    return MatrixLoop(
+        address, reflection_lanes.WORDS, words, lane_text.blocks(batch), work, workspace
+    )
