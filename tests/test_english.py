@@ -21,7 +21,7 @@ FIRST_WORDS = re.compile(
     r"|See `?\w)\b"
 )
 # Later commits are checked: earlier subjects cannot be changed.
-FIRST_COMMIT = "5033f13977"
+FIRST_COMMIT = "f1bfa8a18a"
 SUBJECT = 72
 # Words that are no verb in the imperative: other forms of verbs, nouns, articles.
 NO_VERB = re.compile(r"(\w+(ed|ing|s|ion)|The|A|An|No|Of|What|Where|In|On|For|To|It)\b")
