@@ -36,7 +36,10 @@ from pretraining.model import GPT
 from strategy_variants import TRUTH, find, set_rate
 from torch.optim import Optimizer
 
-PRECISIONS = [TRUTH, "split16_sr", "plus", "bf16_sr", "8bit", "plain"]
+PRECISIONS = [
+    *(TRUTH, "split16_sr", "split8_sr", "split16_8bit"),
+    *("plus", "bf16_sr", "8bit", "plain"),
+]
 RATES = [1e-5, 1e-6]
 FULL = ["--layers", "2", "--width", "64", "--heads", "4", "--context", "8"]
 QUICK = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8"]
