@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mcf.optim import validation
-from mcf.optim.parameters import stream_names
+from mcf.optim.parameters import randomness
 from mcf.optim.rule import formulas
 
 Group = dict[str, Any]
@@ -103,6 +103,15 @@ OF_OPTIMIZER: Group = {
 }
 
 DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
+
+
+# Arguments of constructors that groups do not keep.
+_APART = ("self", "__class__", "params", "process_group", "track_metrics", "options")
+
+
+def hyperparameters(arguments: Mapping[str, Any]) -> Group:
+    """Return the hyperparameters among a constructor's arguments, which are its `locals()`."""
+    return {name: value for name, value in arguments.items() if name not in _APART}
 
 
 # The former name of `peak_lr`. OneCycleLR and Megatron's schedules write this key into groups.
@@ -222,7 +231,7 @@ def check(group: Group, mine: Collection[str]) -> None:
 def check_rounding(group: Group) -> None:
     """Raise for invalid values of `low`, `seed` and `stream_by`."""
     if group.get("stream_by") is not None:
-        validation.choice("stream_by", group["stream_by"], stream_names.BY)
+        validation.choice("stream_by", group["stream_by"], randomness.STREAM_BY)
     validation.choice("low", group["low"], LOW)
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")

@@ -12,8 +12,8 @@ from mcf.kernels.elementwise import parameters
 from mcf.kernels.formats import Format
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.codes import RATIO8
-from mcf.optim.storage.stochastic import STOCHASTIC
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.single import STOCHASTIC
+from mcf.optim.storage.strategies import Arithmetic
 
 # Storage of a state: that of the strategy's first or second moments. SLOW is SECOND but never a
 # code: such an average decays more slowly than the second moment, which therefore does not bound

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.storage.slots import (
@@ -26,8 +26,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
 
 
 def adan(
@@ -169,16 +168,7 @@ class Adan(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "no_prox": no_prox,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:

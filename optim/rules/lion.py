@@ -13,13 +13,12 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, rn, where
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
+from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
-from mcf.optim.rule.terms import param_terms
 from mcf.optim.storage.slots import accumulate, param_value, scaled_gradient
-from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic, PrecisionName
 
 
 def lion(
@@ -114,14 +113,7 @@ class Lion(LowPrecisionOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "weight_decay": weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:

@@ -20,21 +20,20 @@ from mcf.kernels.formats import BF16, FP64, Format
 from mcf.kernels.tables import as_tensor
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
+from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
-from mcf.optim.rule.terms import param_terms
-from mcf.optim.sharding.lines import Replicas
 from mcf.optim.sharding.owners import Owners
+from mcf.optim.sharding.processes import Replicas
 from mcf.optim.sharding.shards import is_sharded
-from mcf.optim.step import stretched
+from mcf.optim.step import opaque_operator
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
 from mcf.optim.step.opaque_operator import registered
 from mcf.optim.step.table import Table
 from mcf.optim.storage.base import Coding
 from mcf.optim.storage.slots import accumulate, ahead, param_value, scaled_gradient
-from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic, PrecisionName
 
 
 def muon_momentum(
@@ -235,12 +234,14 @@ class Halves:
                 [*rest[:grads], rest[-1], t] for (_, *rest), t in zip(rows[part], made, strict=True)
             ]
             some, lines = table.params[part], _lines(before, part)
-            stretched.update(self.first, some, own, lines, table.live, table.first[part])
+            opaque_operator.update(self.first, some, own, lines, table.live, table.first[part])
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]
             some, lines = table.params[part], _lines(after, part)
-            return stretched.update(self.second, some, own, lines, table.live, table.first[part])
+            return opaque_operator.update(
+                self.second, some, own, lines, table.live, table.first[part]
+            )
 
         params = [row[0] for row in rows]
         owners = Owners.of(table.params[0], self._replicas)
@@ -445,19 +446,7 @@ class Muon(LowPrecisionOptimizer):
     ) -> None:
         self._rules = _divided(None if process_group is None else Replicas(process_group))
         torchs("_zeropower_via_newtonschulz")
-        defaults = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from mcf.kernels.algorithms.pairs import mul
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
 from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.storage.slots import (
@@ -29,8 +29,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic, PrecisionName
 
 
 def nadam(
@@ -103,9 +102,10 @@ def momenta(
     )
 
 
-def _rule(name: str, *, decoupled: bool) -> Rule:
+@functools.cache
+def _rule(decoupled: bool) -> Rule:
     return two_moments(
-        name,
+        "nadam_decoupled" if decoupled else "nadam",
         nadam,
         decoupled=decoupled,
         numbers=(("mu_product", 1.0),),
@@ -113,10 +113,6 @@ def _rule(name: str, *, decoupled: bool) -> Rule:
             Coefficients(momenta, ("gradient_weight", "moment_weight", "new_mu_product")),
         ),
     )
-
-
-_L2 = _rule("nadam", decoupled=False)
-_DECOUPLED = _rule("nadam_decoupled", decoupled=True)
 
 
 @functools.cache
@@ -171,17 +167,7 @@ class NAdam(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -189,7 +175,7 @@ class NAdam(MomentOptimizer):
         validation.number("momentum_decay value", group["momentum_decay"])
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        return _DECOUPLED if group["decoupled_weight_decay"] else _L2
+        return _rule(group["decoupled_weight_decay"])
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.storage.slots import (
@@ -85,13 +86,11 @@ def rectification(whole_beta2, power_whole_beta2, step):
     return (where(length > 5.0, rectified, ZERO),)
 
 
-def _rule(name: str, *, decoupled: bool) -> Rule:
+@functools.cache
+def _rule(decoupled: bool) -> Rule:
     rectified = Coefficients(rectification, ("rectification",))
+    name = "radam_decoupled" if decoupled else "radam"
     return two_moments(name, radam, decoupled=decoupled, coefficients=(rectified,))
-
-
-_L2 = _rule("radam", decoupled=False)
-_DECOUPLED = _rule("radam_decoupled", decoupled=True)
 
 
 class RAdam(MomentOptimizer):
@@ -132,17 +131,8 @@ class RAdam(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        return _DECOUPLED if group["decoupled_weight_decay"] else _L2
+        return _rule(group["decoupled_weight_decay"])

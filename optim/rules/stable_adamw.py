@@ -16,20 +16,19 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
 from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.optim.moment_optimizer import MomentOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Rule
 from mcf.optim.rules import adamw
-from mcf.optim.sharding.across import across
-from mcf.optim.step import stretched
+from mcf.optim.sharding.processes import across
+from mcf.optim.step import opaque_operator
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel, states
 from mcf.optim.step.norm import total_norm
 from mcf.optim.step.opaque_operator import registered, update_
 from mcf.optim.step.table import Table
 from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
 
 # Steps whose learning rate is divided by the root mean square of the tensor's intended update.
 
@@ -129,7 +128,7 @@ class Clipped:
         def run() -> Tensor:
             factors = self._factors(rows, table, some)
             table.values.select(1, place).mul_(factors.to(table.values.device))
-            return stretched.update(
+            return opaque_operator.update(
                 self._step, table.params, rows, table.values, table.live, table.first
             )
 
@@ -207,15 +206,7 @@ class StableAdamW(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _rule(self, group: dict[str, Any]) -> Rule:

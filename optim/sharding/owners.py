@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.optim.sharding import shards
-from mcf.optim.sharding.lines import Line, OfMesh, Replicas
+from mcf.optim.sharding.processes import Line, OfMesh, Replicas
 from mcf.optim.sharding.shards import is_cut
 
 

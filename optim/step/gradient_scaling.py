@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from mcf.kernels.tables import table_of
 from mcf.optim.parameters import expansions
-from mcf.optim.sharding.across import Across, has_replicas
+from mcf.optim.sharding.processes import Across, has_replicas
 from mcf.optim.sharding.shards import local
 from mcf.optim.step.norm import Components, finite, total_norm
 

@@ -13,7 +13,7 @@ from mcf.kernels.formats import Format
 from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
 from mcf.optim.step.opaque_operator import registered
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic
 
 
 @functools.cache

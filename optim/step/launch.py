@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.optim.step import stretched
+from mcf.optim.step import opaque_operator
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import columns, given_scalars, kernel
 from mcf.optim.step.table import Table
@@ -61,7 +61,7 @@ class Fused:
         return found
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        return lambda: stretched.update(
+        return lambda: opaque_operator.update(
             self._spec, table.params, rows, table.values, table.live, table.first
         )
 

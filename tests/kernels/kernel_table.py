@@ -21,15 +21,14 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.registers import primitives
-from mcf.optim.gradients import accumulator, moment_formulas
+from mcf.optim.companions import accumulator, moment_accumulator
+from mcf.optim.companions import wrap_storage as plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.rule.rule import Rule
 from mcf.optim.rules import adamw, muon, stable_adamw
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
-from mcf.optim.storage.strategies import STRATEGIES
-from mcf.optim.storage.strategy_arithmetic import Arithmetic, arithmetic
-from mcf.optim.wrap import wrap_storage as plugin_storage
+from mcf.optim.storage.strategies import STRATEGIES, Arithmetic, arithmetic
 from tests.kernels.function_kernels import complex_kernels, elementary_kernels
 
 
@@ -129,7 +128,7 @@ def clipping_kernels() -> list[Elementwise]:
 def accumulation_kernels() -> list[Elementwise]:
     """Gradients into AdamW's moments, and the step that these make; none feeds errors back."""
     found = arithmetics({p for p in mcf.optim.AdamW.precisions if not STRATEGIES[p].feedback})
-    parts = moment_formulas.parts(adamw.rule(amsgrad=False))
+    parts = moment_accumulator.parts(adamw.RULES[True, False])
     assert parts is not None
     return list(dict.fromkeys(kernel(part, arith, False) for part in parts for arith in found))
 

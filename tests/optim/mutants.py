@@ -9,7 +9,7 @@ from torch import Tensor
 from mcf.kernels.algorithms import grow
 from mcf.kernels.algorithms.primitives import fms, rn
 from mcf.optim import AdamW
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic
 
 
 def aliased_product(b, db, hi, lo):

@@ -15,7 +15,7 @@ import torch
 
 import mcf
 from mcf.optim import SGD, AdamW, Lion, NAdam
-from mcf.optim.step import direct
+from mcf.optim.step import prepared
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import assert_same, stored
 from tests.optim.plan_cases import (
@@ -33,7 +33,7 @@ from tests.optim.plan_cases import (
 def comparison(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layouts are compared by torch's guards, or where it has none through public functions."""
     if request.param == "compared":
-        monkeypatch.setattr(direct, "_guards", lambda: None)
+        monkeypatch.setattr(prepared, "_guards", lambda: None)
 
 
 def run(change: Callable[[Any], None], keep: bool, **options: Any) -> Any:
@@ -114,7 +114,7 @@ def test_hyperparameters_that_are_none(made: Any, steps: int, change: dict[str, 
 
 def test_without_comparing_layouts_an_error_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     # The mutant: only addresses are compared.
-    monkeypatch.setattr(direct, "watched", lambda tensors: lambda *now: True)
+    monkeypatch.setattr(prepared, "watched", lambda tensors: lambda *now: True)
     optimizer = make()
     for t in range(2):
         give_gradients(optimizer, t)

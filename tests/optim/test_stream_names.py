@@ -20,7 +20,7 @@ from torch.nn import Parameter
 import mcf
 from mcf.kernels import streams
 from mcf.optim import AdamW, GradientRelease, Muon
-from mcf.optim.parameters import stream_names as naming
+from mcf.optim.parameters import randomness as naming
 from tests.helpers import assert_same_bits, count_different
 from tests.optim.helpers import BF16, parameter, random
 from tests.optim.stream_cases import (
@@ -115,8 +115,10 @@ def test_a_model_under_torch_compile_and_its_checkpoint() -> None:
     compiled: Any = torch.compile(net)
     names = [n for n, _ in compiled.named_parameters()]
     assert all(n.startswith("_orig_mod.") for n in names)
-    plain, other = ([q for _, q in naming.numbers(adamw(list(m.named_parameters())).param_groups)]
-                    for m in (net, compiled))  # fmt: skip
+    plain, other = (
+        list(naming.stream_numbers(adamw(list(m.named_parameters())).param_groups).values())
+        for m in (net, compiled)
+    )
     assert plain == other
 
 
@@ -145,7 +147,7 @@ def test_without_names_places_count_as_before() -> None:
     named = model()
     params = [p for _, p in named]
     optimizer = adamw(params)
-    assert [k for _, k in naming.numbers(optimizer.param_groups)] == [0, 1, 2, 3, 4]
+    assert [*naming.stream_numbers(optimizer.param_groups).values()] == [0, 1, 2, 3, 4]
     train(optimizer, named, 0, 4)
     again = model()
     assert_part(trained(lambda p: adamw(p, stream_by="place"), again), values(named))

@@ -23,7 +23,7 @@ from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
 from mcf.optim import AdamW, WeightAverage
-from mcf.optim.average import average_kernel
+from mcf.optim.companions import weight_average
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
@@ -44,7 +44,7 @@ REGISTERS = {torch.float32: 2.0**-22, torch.float64: 2.0**-51}
 
 def spec(weights: Storage, stored: list[torch.dtype], kept: int, dtype: torch.dtype) -> Elementwise:
     formats = tuple(FORMATS[d] for d in stored)
-    return average_kernel.kernel(weights, formats, {1: SINGLE, 2: PAIR}[kept], FORMATS[dtype])
+    return weight_average.kernel(weights, formats, {1: SINGLE, 2: PAIR}[kept], FORMATS[dtype])
 
 
 def exact(tensors: list[Tensor], k: int) -> Fraction:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import mcf
 from mcf.optim.parameters import randomness
-from mcf.optim.sharding import across, shards
+from mcf.optim.sharding import processes, shards
 from mcf.optim.step import norm
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts
@@ -55,14 +55,14 @@ def local_norm() -> Iterator[None]:
 @contextmanager
 def lost_rank() -> Iterator[None]:
     """A process without elements takes no part in a sum, as if it had the numbers of none."""
-    right = across.Across.reduce
+    right = processes.Across.reduce
 
     def reduce(self: Any, t: Tensor, operation: str) -> Tensor:
         found = right(self, t, operation)
         last = self.mesh.get_coordinate()[0] == self.mesh.size(0) - 1
         return t if last else found
 
-    with mock.patch.object(across.Across, "reduce", reduce):
+    with mock.patch.object(processes.Across, "reduce", reduce):
         yield
 
 
@@ -74,11 +74,11 @@ def replicas_added() -> Iterator[None]:
         if not shards.is_sharded(p):
             return None
         mesh: Any = p.device_mesh  # type: ignore[attr-defined]
-        return across.Across(mesh, tuple(range(mesh.ndim)))
+        return processes.Across(mesh, tuple(range(mesh.ndim)))
 
     with (
         mock.patch("mcf.optim.step.run.across", everywhere),
-        mock.patch.object(across, "across", everywhere),
+        mock.patch.object(processes, "across", everywhere),
     ):
         yield
 

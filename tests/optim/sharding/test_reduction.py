@@ -18,8 +18,8 @@ from torch import Tensor, nn
 import mcf
 import mcf.optim
 from mcf.convert.rounding import round_to
-from mcf.optim.sharding import gradient_sums
-from mcf.optim.sharding.gradient_sums import ExactSum
+from mcf.optim.sharding import gradient_reduction
+from mcf.optim.sharding.gradient_reduction import ExactSum
 from tests.helpers.draws import bell, power_of_two
 from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
@@ -59,9 +59,9 @@ def summed(several: list[Tensor], group: int = 1) -> ExactSum:
     for k in range(0, len(several), group):
         part = ExactSum(several[0])
         for t in several[k : k + group]:
-            gradient_sums.add([part], [t])
+            gradient_reduction.add([part], [t])
         for t in part.terms:
-            gradient_sums.add([total], [t])
+            gradient_reduction.add([total], [t])
     return total
 
 
@@ -99,7 +99,7 @@ def test_every_number_and_midpoint_is_rounded_to_the_nearest(dtype: torch.dtype)
     normal = points[(points == 0) | ((points.abs() >= least) & (points.abs() < most))]
     beyond = torch.tensor([2 * most, -3 * most, torch.inf, torch.nan], dtype=torch.float64)
     for some in (normal, torch.cat([points, beyond])):
-        found, expected = gradient_sums._nearest(some, dtype), round_to(some, dtype)
+        found, expected = gradient_reduction._nearest(some, dtype), round_to(some, dtype)
         assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
 
 
@@ -151,9 +151,9 @@ def test_what_is_not_finite_stays_whatever_the_order() -> None:
 
 def test_float32_sums_stay_within_their_bound() -> None:
     several = terms(BF16, 30)
-    total = gradient_sums.Float32Sum(several[0])
+    total = gradient_reduction.Float32Sum(several[0])
     for t in several:
-        gradient_sums.add([total], [t])
+        gradient_reduction.add([total], [t])
     for k, found in enumerate(total.total.tolist()):
         column = [Fraction(t[k].item()) for t in several]
         u = Fraction(1, 2**24)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mcf.optim
-from mcf.optim.sharding import across
+from mcf.optim.sharding import processes
 from mcf.optim.sharding.shards import local
 from tests.helpers.processes import World
 from tests.optim.sharding import engines
@@ -40,13 +40,13 @@ def _spoil(made: Any, name: str, value: float) -> None:
 
     if distributed.get_rank() == 0:
         (p,) = (p for own, p in made.named() if own == name)
-        assert across.has_replicas(p)
+        assert processes.has_replicas(p)
         local(p.grad).view(-1)[0] = value
 
 
 def alike(engine: str, how: str, value: float, wrong: bool) -> Any:
     """Digests after a step, a spoiled one and another; on this process alone, not put together."""
-    shards_alone = mock.patch("mcf.optim.step.bucket.everyone", across.every)
+    shards_alone = mock.patch("mcf.optim.step.bucket.everyone", processes.every)
     with quiet(), mcf.executor("torch"), shards_alone if wrong else contextlib.nullcontext():
         if how == "scaler":
             return _scaled(engine, value)

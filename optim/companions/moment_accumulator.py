@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Container
 from typing import Any
@@ -12,14 +13,20 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels import streams
+from mcf.kernels.algorithms.primitives import rn
 from mcf.optim import validation
-from mcf.optim.gradients import moment_formulas, reducers
+from mcf.optim.companions import reducers
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
+from mcf.optim.rule import formulas
+from mcf.optim.rule.rule import Rule
+from mcf.optim.rules.adamw import adamw, averaged, descent
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import interrupts, shared_memory
 from mcf.optim.step.bucket import Bucket, Group, Hyperparameters, Named, Request
+from mcf.optim.step.launch import Partial
 from mcf.optim.step.run import Steps
+from mcf.optim.storage.slots import accumulate, denominator, param_value, scaled_gradient
 
 _ALLOWED = "allowed are Adam, AdamW and CollageAdamW of mcf.optim"
 
@@ -98,7 +105,7 @@ class MomentAccumulator:
         # How many gradients of this step each parameter's moments have taken.
         self._taken: dict[Tensor, int] = {}
         self._handles: list[RemovableHandle] = [
-            p.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(self._take)
             for p in self._places
             if p.requires_grad
         ]
@@ -166,7 +173,7 @@ class MomentAccumulator:
         optimizer._take(Steps(optimizer._steps.marks), request)
 
     def _taking(self, bucket: Bucket) -> Bucket:
-        found = moment_formulas.parts(bucket.rule)
+        found = parts(bucket.rule)
         assert found is not None
         hyper = _Taking(bucket.hyper, self._taken.get(bucket.named[0][1], 0))
         return dataclasses.replace(bucket, rule=found[0], hyper=hyper)
@@ -240,7 +247,7 @@ class _Taking:
 
 
 def _finishing(bucket: Bucket) -> Bucket:
-    found = moment_formulas.parts(bucket.rule)
+    found = parts(bucket.rule)
     assert found is not None
     return dataclasses.replace(bucket, rule=found[1])
 
@@ -262,11 +269,11 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p
     """Raise for a parameter whose moments cannot take gradients separately."""
     group = optimizer.param_groups[index]
     rule = optimizer._rule(group)
-    if moment_formulas.parts(rule) is None:
+    if parts(rule) is None:
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
     if is_expansion(p):
         raise TypeError(f"{where} is an expansion; allowed are plain tensors")
-    if group["weight_decay"] != 0 and moment_formulas.is_penalty(rule):
+    if group["weight_decay"] != 0 and is_penalty(rule):
         raise ValueError(
             f"weight_decay={group['weight_decay']} of {where} is part of the gradient, and would "
             "be taken once for each micro-batch; allowed are 0, AdamW, and "
@@ -281,3 +288,96 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p
 
 def _named(optimizer: LowPrecisionOptimizer) -> list[Named]:
     return [found for k in range(len(optimizer.param_groups)) for found in optimizer._named(k)]
+
+
+def fold(
+    grad,
+    grad_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    grad_scale,
+    grad_limit,
+    kept1,
+    one_minus_beta1,
+    kept2,
+    kept2_lo,
+    one_minus_beta2,
+):
+    """m <- kept1 m + (1 - beta1) g;  v <- kept2 v + (1 - beta2) g^2.
+
+    The kept factor is beta for the first gradient of a step, and 1 for the others.
+    """
+    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    return averaged(
+        gradient,
+        exp_avg,
+        exp_avg_sq,
+        exp_avg_sq_lo,
+        kept1,
+        one_minus_beta1,
+        kept2,
+        kept2_lo,
+        one_minus_beta2,
+    )
+
+
+def finish(
+    param,
+    param_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    max_exp_avg_sq,
+    max_exp_avg_sq_lo,
+    lr,
+    bias_correction1,
+    inverse_bias_correction1,
+    bias_correction2,
+    inverse_bias_correction2,
+    eps,
+    weight_decay,
+):
+    """w <- max(w, v) (AMSGrad), or v;  p <- p - lr (m^ / (sqrt(w^) + eps) + weight_decay p)."""
+    shrunk = rn(weight_decay * param_value(param, param_lo))
+    max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
+        exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
+    )
+    divisor, update = descent(
+        shrunk,
+        exp_avg,
+        max_exp_avg_sq,
+        max_exp_avg_sq_lo,
+        lr,
+        bias_correction1,
+        inverse_bias_correction1,
+        bias_correction2,
+        inverse_bias_correction2,
+        eps,
+    )
+    param, param_lo = accumulate(param, param_lo, update)
+    return param, param_lo, max_exp_avg_sq, max_exp_avg_sq_lo, divisor, update
+
+
+@functools.cache
+def parts(rule: Rule) -> tuple[Rule, Rule] | None:
+    """Return the rules that add a gradient and that finish the step; None if there are none.
+
+    Both keep the states of the rule, and compute its coefficients.
+    """
+    if rule.function is not adamw:
+        return None
+    common = dataclasses.replace(rule, launcher=Partial)
+    moments = ("exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "increment")
+    taking = dataclasses.replace(
+        common, name=f"{rule.name}_fold", function=fold, results=moments, counted=False
+    )
+    moved = ("param", "param_lo", "max_exp_avg_sq", "max_exp_avg_sq_lo", "divisor", "update")
+    return taking, dataclasses.replace(
+        common, name=f"{rule.name}_finish", function=finish, results=moved
+    )
+
+
+def is_penalty(rule: Rule) -> bool:
+    """Return whether the weight decay is part of the gradient, so that each part would add it."""
+    return dict(rule.slots).get("regularized") is formulas.added_decay

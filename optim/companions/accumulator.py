@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.optim import validation
-from mcf.optim.gradients import reducers
+from mcf.optim.companions import reducers
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.rule.formulas import fold, fold_wide
