@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -35,6 +35,9 @@ class GroupedOptimizer(Optimizer):
     precisions: tuple[str, ...] = WITHOUT_FEEDBACK
     # Whether `Precision` may compose further ones.
     custom = True
+    # The options of a group that select its rule, and the rules by the values of these.
+    variants: tuple[str, ...] = ()
+    rules: Mapping[tuple[Any, ...], Rule]
     # Whether parameters may be expansion tensors.
     takes_expansions = True
 
@@ -67,7 +70,8 @@ class GroupedOptimizer(Optimizer):
     # -- hooks for subclasses ------------------------------------------------------------------
 
     def _rule(self, group: Group) -> Rule:
-        raise NotImplementedError
+        """Return the rule of a group."""
+        return self.rules[tuple(group[name] for name in self.variants)]
 
     def _given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
         """Return the hyperparameters, and whatever else `Rule.coefficients` reads from a group.
@@ -161,6 +165,12 @@ class GroupedOptimizer(Optimizer):
         for k, p in enumerate(group["params"]):
             name = f" ({names[k]})" if known else ""
             yield f"params[{k}]{name} of param_groups[{index}]", p
+
+    def _all_named(self) -> Iterator[tuple[Group, str, Tensor]]:
+        """Yield all parameters, each after its group and its name for error messages."""
+        for index, group in enumerate(self.param_groups):
+            for where, p in self._named(index):
+                yield group, where, p
 
     def _parameters(self) -> Iterator[Tensor]:
         """Yield all parameters, in the order in which checkpoints number them."""

@@ -169,14 +169,9 @@ def _deprecated(stacklevel: int) -> None:
     )
 
 
-def in_groups(options: Options) -> Group:
-    """Return the options that parameter groups keep, with defaults."""
-    return {**IN_GROUPS, **{k: v for k, v in options.items() if k in IN_GROUPS}}
-
-
-def of_optimizer(options: Options) -> Group:
-    """Return the options that the optimizer keeps as attributes, with defaults."""
-    return {**OF_OPTIMIZER, **{k: v for k, v in options.items() if k in OF_OPTIMIZER}}
+def chosen(options: Options, defaults: Group) -> Group:
+    """Return the options of a table, `IN_GROUPS` or `OF_OPTIMIZER`, with its defaults."""
+    return {**defaults, **{k: v for k, v in options.items() if k in defaults}}
 
 
 def known(name: str, options: Options) -> None:

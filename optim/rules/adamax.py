@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -76,7 +75,6 @@ def adamax(
     return param, param_lo, exp_avg, exp_inf, exp_inf_lo, update
 
 
-@functools.cache
 def _rule(decoupled: bool) -> Rule:
     return Rule(
         name="adamax_decoupled" if decoupled else "adamax",
@@ -88,6 +86,9 @@ def _rule(decoupled: bool) -> Rule:
         slots=(*(formulas.DECOUPLED if decoupled else formulas.L2), ("unit", norm)),
         coefficients=(CORRECTIONS,),
     )
+
+
+_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
 
 
 class Adamax(MomentOptimizer):
@@ -115,6 +116,9 @@ class Adamax(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
+    variants = ("decoupled_weight_decay",)
+    rules = _RULES
+
     def __init__(
         self,
         params: ParamsT,
@@ -132,9 +136,6 @@ class Adamax(MomentOptimizer):
     ) -> None:
         defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _rule(group["decoupled_weight_decay"])
 
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "decoupled_weight_decay": False}

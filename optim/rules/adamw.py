@@ -172,9 +172,8 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
     )
 
 
-# The rules of AdamW and Adam, by whether weight decay is decoupled and whether AMSGrad's maximum
-# is kept.
-RULES = {
+# The rules, by whether weight decay is decoupled and whether AMSGrad's maximum is kept.
+_RULES = {
     (decoupled, amsgrad): adam_rule(
         ("adamw" if decoupled else "adam") + ("_amsgrad" if amsgrad else ""),
         decoupled=decoupled,
@@ -183,6 +182,7 @@ RULES = {
     for decoupled in (False, True)
     for amsgrad in (False, True)
 }
+_DECOUPLED = {(amsgrad,): _RULES[True, amsgrad] for amsgrad in (False, True)}
 
 
 class AdamW(MomentOptimizer):
@@ -259,6 +259,8 @@ class AdamW(MomentOptimizer):
     """
 
     precisions = tuple(STRATEGIES)
+    variants = ("amsgrad",)
+    rules = _DECOUPLED
 
     def __init__(
         self,
@@ -280,9 +282,6 @@ class AdamW(MomentOptimizer):
 
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "amsgrad": False}
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return RULES[True, group["amsgrad"]]
 
 
 class Adam(MomentOptimizer):
@@ -311,6 +310,8 @@ class Adam(MomentOptimizer):
     """
 
     precisions = tuple(STRATEGIES)
+    variants = ("decoupled_weight_decay", "amsgrad")
+    rules = _RULES
 
     def __init__(
         self,
@@ -330,9 +331,6 @@ class Adam(MomentOptimizer):
     ) -> None:
         defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return RULES[group["decoupled_weight_decay"], group["amsgrad"]]
 
 
 class CollageAdamW(AdamW):

@@ -15,7 +15,7 @@ from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
+from mcf.optim.rule.rule import Coefficients
 from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
@@ -106,7 +106,7 @@ def differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
     )
 
 
-_RULE = two_moments(
+_RULES = {(): two_moments(
     "adan",
     adan,
     decoupled=True,
@@ -118,7 +118,7 @@ _RULE = two_moments(
             differences, ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
         ),
     ),
-)  # fmt: skip
+)}  # fmt: skip
 
 
 class Adan(MomentOptimizer):
@@ -152,6 +152,7 @@ class Adan(MomentOptimizer):
     """
 
     precisions = WITHOUT_FEEDBACK
+    rules = _RULES
 
     def __init__(
         self,
@@ -175,9 +176,6 @@ class Adan(MomentOptimizer):
         validation.three_betas(group["betas"])
         super()._check_group({**group, "betas": group["betas"][::2]})
         validation.flag("no_prox", group["no_prox"])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

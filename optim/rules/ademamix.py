@@ -17,7 +17,7 @@ from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
+from mcf.optim.rule.rule import Coefficients
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import (
     accumulate,
@@ -162,7 +162,7 @@ def inverse_log(beta: float) -> float:
 
 
 _SLOW = ("exp_avg_slow", "exp_avg_slow_lo")
-_RULE = two_moments(
+_RULES = {(): two_moments(
     "ademamix",
     ademamix,
     decoupled=True,
@@ -171,7 +171,7 @@ _RULE = two_moments(
     coefficients=(
         Coefficients(slow_rates, ("beta3", "beta3_lo", "one_minus_beta3", "alpha")),
     ),
-)  # fmt: skip
+)}  # fmt: skip
 
 
 class AdEMAMix(MomentOptimizer):
@@ -210,6 +210,7 @@ class AdEMAMix(MomentOptimizer):
     """
 
     precisions = WITHOUT_FEEDBACK
+    rules = _RULES
 
     def __init__(
         self,
@@ -237,9 +238,6 @@ class AdEMAMix(MomentOptimizer):
         validation.number("alpha", group["alpha"])
         for name in ("beta3_warmup", "alpha_warmup"):
             validation.steps(name, group[name])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -59,7 +59,7 @@ def complements(beta1, beta2):
     return rn(ONE - beta1), rn(ONE - beta2)
 
 
-_RULE = Rule(
+_RULES = {(): Rule(
     name="lion",
     function=lion,
     results=("param", "param_lo", "exp_avg", "update"),
@@ -68,7 +68,7 @@ _RULE = Rule(
     states=(("exp_avg", FIRST),),
     coefficients=(Coefficients(complements, ("one_minus_beta1", "one_minus_beta2")),),
     decoupled=True,
-)  # fmt: skip
+)}  # fmt: skip
 
 
 class Lion(LowPrecisionOptimizer):
@@ -99,6 +99,7 @@ class Lion(LowPrecisionOptimizer):
 
     # Strategies that differ only in the second moment do not apply.
     precisions = WITHOUT_SECOND
+    rules = _RULES
 
     def __init__(
         self,
@@ -120,9 +121,6 @@ class Lion(LowPrecisionOptimizer):
         validation.number("learning rate", group["lr"])
         validation.betas(group["betas"])
         validation.number("weight_decay value", group["weight_decay"])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

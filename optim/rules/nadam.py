@@ -102,7 +102,6 @@ def momenta(
     )
 
 
-@functools.cache
 def _rule(decoupled: bool) -> Rule:
     return two_moments(
         "nadam_decoupled" if decoupled else "nadam",
@@ -113,6 +112,9 @@ def _rule(decoupled: bool) -> Rule:
             Coefficients(momenta, ("gradient_weight", "moment_weight", "new_mu_product")),
         ),
     )
+
+
+_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
 
 
 @functools.cache
@@ -151,6 +153,9 @@ class NAdam(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
+    variants = ("decoupled_weight_decay",)
+    rules = _RULES
+
     def __init__(
         self,
         params: ParamsT,
@@ -173,9 +178,6 @@ class NAdam(MomentOptimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         validation.number("momentum_decay value", group["momentum_decay"])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _rule(group["decoupled_weight_decay"])
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

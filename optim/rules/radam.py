@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -86,11 +83,13 @@ def rectification(whole_beta2, power_whole_beta2, step):
     return (where(length > 5.0, rectified, ZERO),)
 
 
-@functools.cache
 def _rule(decoupled: bool) -> Rule:
     rectified = Coefficients(rectification, ("rectification",))
     name = "radam_decoupled" if decoupled else "radam"
     return two_moments(name, radam, decoupled=decoupled, coefficients=(rectified,))
+
+
+_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
 
 
 class RAdam(MomentOptimizer):
@@ -116,6 +115,9 @@ class RAdam(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
+    variants = ("decoupled_weight_decay",)
+    rules = _RULES
+
     def __init__(
         self,
         params: ParamsT,
@@ -133,6 +135,3 @@ class RAdam(MomentOptimizer):
     ) -> None:
         defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _rule(group["decoupled_weight_decay"])

@@ -131,7 +131,7 @@ def small_power(x, exponent):
     return where(exponent > ONE, rn(x * x), where(exponent > ZERO, x, rn(x - x) + ONE))
 
 
-_RULE = Rule(
+_RULES = {(): Rule(
     name="schedule_free",
     function=schedule_free,
     results=(
@@ -150,7 +150,7 @@ _RULE = Rule(
              "new_lr_max", "new_weight_sum"),
         ),
     ),
-)  # fmt: skip
+)}  # fmt: skip
 
 # States that hold y while the parameter is x; the second one for an expansion's low component.
 _TRAINED = ("trained_param", "trained_param_lo")
@@ -201,6 +201,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
     """
 
     precisions = WITHOUT_FIRST
+    rules = _RULES
 
     def __init__(
         self,
@@ -277,9 +278,6 @@ class ScheduleFreeAdamW(MomentOptimizer):
         if not group["train_mode"]:
             raise RuntimeError("step() in eval mode, where parameters are averages; call train()")
         super()._check_scheduled(group)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -90,7 +89,6 @@ _DIRECTIONS = {
 }
 
 
-@functools.cache
 def _rule(name: str, decoupled: bool) -> Rule:
     """Return the rule with one of the directions, and weight decay of either form."""
     direction = _DIRECTIONS[name]
@@ -113,6 +111,9 @@ def _rule(name: str, decoupled: bool) -> Rule:
         feedback=Coefficients(momentum_feedback, ("feedback",)),
         feed_back=momentum_feed_back if direction is momentum_direction else None,
     )
+
+
+_RULES = {(name, d): _rule(name, d) for name in _DIRECTIONS for d in (False, True)}
 
 
 class SGD(LowPrecisionOptimizer):
@@ -148,6 +149,7 @@ class SGD(LowPrecisionOptimizer):
         "bf16_sr", "8bit",
         "eco", "eco_stochastic", "master",
     )  # fmt: skip
+    rules = _RULES
 
     def __init__(
         self,
@@ -195,7 +197,8 @@ class SGD(LowPrecisionOptimizer):
 
     def _rule(self, group: dict[str, Any]) -> Rule:
         name = "sgd_nesterov" if group["nesterov"] else "sgd_momentum"
-        return _rule("sgd" if group["momentum"] == 0 else name, group["decoupled_weight_decay"])
+        name = "sgd" if group["momentum"] == 0 else name
+        return self.rules[name, group["decoupled_weight_decay"]]
 
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "decoupled_weight_decay": False}

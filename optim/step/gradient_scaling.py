@@ -139,9 +139,6 @@ def factor(
     The factor is 1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm /
     (norm + 1e-6)), torch's formula for clipping the norm of all unscaled gradients; in float64.
 
-    1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
-    1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
-
     Raises:
         ValueError: for `nonfinite="raise"` with a capturable group.
         NonFiniteGradientError: naming the first gradient, with `nonfinite="raise"`.

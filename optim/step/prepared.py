@@ -6,7 +6,7 @@ import ctypes
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from operator import add, attrgetter, eq, is_
+from operator import add, attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,7 @@ from mcf.optim.step.shared_memory import Use
 from mcf.optim.step.table import At, ByDevice, Table, by_host, scaled
 
 # A guard: whether tensors still have the types, dtypes, shapes and strides that were checked.
-
 Fit = Callable[..., bool]
-
-_dtype, _device, _layout = map(attrgetter, ("dtype", "device", "layout"))
 
 
 def watched(tensors: Sequence[Tensor]) -> Fit:
@@ -44,49 +41,17 @@ def watched(tensors: Sequence[Tensor]) -> Fit:
     and keeps no reference to the tensors. It is also False if an object is no tensor, or if a
     property differs that changes no step, such as `requires_grad`.
     """
-    guards = _guards()
-    if guards is None:
-        return compared(tensors)
-    sizes = [list(t.shape) for t in tensors]
-    strides = [list(t.stride()) for t in tensors]
-    made = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    check: Fit = made.check
-    return check
-
-
-def _guards() -> Any:
-    """Return the class of torch.compile's tensor guards: one call for thousands of tensors.
-
-    It is not public; return None if this torch does not have it.
-    """
     try:
+        # Tensor guards of torch.compile: one call for thousands of tensors. They are not public.
         from torch._C._dynamo.guards import TensorGuards
     except ImportError:
-        return None
-    return TensorGuards
-
-
-def compared(tensors: Sequence[Tensor]) -> Fit:
-    """Return such a guard made of public functions, several times as slow."""
-    types, dtypes, layouts = (list(map(f, tensors)) for f in (type, _dtype, _layout))
-    devices, sizes, strides = (list(map(f, tensors)) for f in (_device, Tensor.size, Tensor.stride))
-
-    def fit(*found: Any) -> bool:
-        # In this order, because each comparison is valid only if the earlier ones hold.
-        return (
-            all(map(is_, map(type, found), types))
-            and all(map(is_, map(_layout, found), layouts))
-            and all(map(is_, map(_dtype, found), dtypes))
-            and all(map(eq, map(_device, found), devices))
-            and all(map(eq, map(Tensor.size, found), sizes))
-            and all(map(eq, map(Tensor.stride, found), strides))
-            and not any(map(Tensor.is_neg, found))
-        )
-
-    return fit
-
-
-# Memory of the scalars among states, read and written without tensors.
+        # Without them every step is checked in full.
+        return lambda *found: False
+    sizes = [list(t.shape) for t in tensors]
+    strides = [list(t.stride()) for t in tensors]
+    guards: Any = TensorGuards
+    check: Fit = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    return check
 
 
 class Cells:

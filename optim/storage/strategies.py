@@ -232,6 +232,12 @@ class Arithmetic:
         found = self.strategy.without_second()
         return self if found is self.strategy else dataclasses.replace(self, strategy=found)
 
+    def without_param(self) -> Arithmetic:
+        """Return the arithmetic for a rule that neither reads nor writes the parameter."""
+        first, second = self.strategy.first, self.strategy.second
+        found = Strategy(f"{first.name}_{second.name}", SINGLE, first, second)
+        return Arithmetic(found, self.component, self.strict)
+
     def slots(self) -> dict[str, Algorithm]:
         """Return the functions that fill a rule's slots."""
         param, second = self.strategy.param, self.strategy.second
