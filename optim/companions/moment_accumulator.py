@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import weakref
 from collections.abc import Callable, Container
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels import streams
 from mcf.kernels.algorithms.primitives import rn
 from mcf.optim import validation
 from mcf.optim.companions import reducers
+from mcf.optim.companions.reducers import Companion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
 from mcf.optim.rules.adamw import adamw, averaged, descent
 from mcf.optim.sharding.shards import like, local
-from mcf.optim.step import interrupts, shared_memory
+from mcf.optim.step import interrupts
 from mcf.optim.step.bucket import Bucket, Group, Hyperparameters, Named, Request
 from mcf.optim.step.launch import Partial
 from mcf.optim.step.run import Steps
@@ -37,7 +36,7 @@ _DDP = (
 )
 
 
-class MomentAccumulator:
+class MomentAccumulator(Companion):
     r"""Adds each gradient of a backward pass to Adam's moments, and frees it.
 
     AdamA (Zhang et al. 2023, arXiv:2305.19982): gradients g_1, ..., g_k of the backward passes
@@ -85,18 +84,12 @@ class MomentAccumulator:
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        if not isinstance(optimizer, LowPrecisionOptimizer):
-            raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
+        super().__init__(optimizer, _ALLOWED)
         _check(optimizer)
-        reducers.check_flat(_named(optimizer))
-        reducers.check(list(optimizer._parameters()), _DDP)
-        for index in range(len(optimizer.param_groups)):
-            for where, p in optimizer._named(index):
-                _check_parameter(optimizer, index, where, p)
-        shared_memory.check(
-            [shared_memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad]
-        )
-        self._optimizer = optimizer
+        reducers.check(self._params, _DDP)
+        for group, where, p in optimizer._all_named():
+            _check_parameter(optimizer, group, where, p)
+        reducers.check_apart(optimizer)
         self._places = {
             p: (index, where)
             for index in range(len(optimizer.param_groups))
@@ -104,14 +97,8 @@ class MomentAccumulator:
         }
         # How many gradients of this step each parameter's moments have taken.
         self._taken: dict[Tensor, int] = {}
-        self._handles: list[RemovableHandle] = [
-            p.register_post_accumulate_grad_hook(self._take)
-            for p in self._places
-            if p.requires_grad
-        ]
-        said = f"{_DDP}; MomentAccumulator.close() ends it"
+        self._attend(self._take, f"{_DDP}; MomentAccumulator.close() ends it")
         self._handles += [
-            reducers.refuse(weakref.WeakMethod(self._managed), said),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
             optimizer.register_state_dict_pre_hook(self._before_state_dict),
@@ -122,18 +109,12 @@ class MomentAccumulator:
     def close(self) -> None:
         """Stop taking part in backward passes and steps."""
         self._refuse("close()")
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._detach()
         self._optimizer._accumulator = None
 
     def zero(self) -> None:
         """Check that nothing is pending when `optimizer.zero_grad()` is called."""
         self._refuse("zero_grad()")
-
-    def _managed(self) -> list[Tensor]:
-        """Return the parameters that take part."""
-        return list(self._places)
 
     def _refuse(self, what: str) -> None:
         if self._taken:
@@ -149,7 +130,7 @@ class MomentAccumulator:
         """Add the present gradient to the moments."""
         index, where = self._places[p]
         _check(self._optimizer, self)
-        _check_parameter(self._optimizer, index, where, p)
+        _check_parameter(self._optimizer, self._optimizer.param_groups[index], where, p)
         with interrupts.Deferred():
             self._do(self._optimizer._request((index, (where, p))), [p], self._taking)
             self._taken[p] = self._taken.get(p, 0) + 1
@@ -265,9 +246,8 @@ def _check(optimizer: LowPrecisionOptimizer, mine: MomentAccumulator | None = No
             raise ValueError(f"a MomentAccumulator does not go with {what}")
 
 
-def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p: Tensor) -> None:
+def _check_parameter(optimizer: LowPrecisionOptimizer, group: Group, where: str, p: Tensor) -> None:
     """Raise for a parameter whose moments cannot take gradients separately."""
-    group = optimizer.param_groups[index]
     rule = optimizer._rule(group)
     if parts(rule) is None:
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
@@ -284,10 +264,6 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p
             f"a MomentAccumulator does not go with precision={group['precision']!r} of {where}, "
             "whose moments take rounding errors too"
         )
-
-
-def _named(optimizer: LowPrecisionOptimizer) -> list[Named]:
-    return [found for k in range(len(optimizer.param_groups)) for found in optimizer._named(k)]
 
 
 def fold(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels.algorithms.primitives import ZERO, rn
 from mcf.kernels.elementwise import Elementwise, Field
@@ -17,6 +16,7 @@ from mcf.kernels.formats import BF16, FP16, INT8, INT16, Format, format_of
 from mcf.kernels.formats import FORMATS as _NUMBERS
 from mcf.kernels.tables import table_of
 from mcf.optim import validation
+from mcf.optim.companions.reducers import Companion
 from mcf.optim.conversion.weights import keep_weight, named_weights
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters import expansions
@@ -33,7 +33,7 @@ from mcf.optim.storage.slots import accumulate, param_components, param_value
 KEPT: dict[int, Storage] = {1: SINGLE, 2: PAIR}
 
 
-class WeightAverage:
+class WeightAverage(Companion):
     r"""An average of all weights of an optimizer, of their stored values, kept as an expansion.
 
     a <- a + (1 - decay) (w - a) after every step, or with `decay=None` a <- a + (w - a) / n, the
@@ -82,31 +82,26 @@ class WeightAverage:
         dtype: torch.dtype | None = None,
         every: int | None = 1,
     ) -> None:
-        if not isinstance(optimizer, LowPrecisionOptimizer):
-            raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
-            )
+        super().__init__(optimizer)
         if isinstance(components, bool) or components not in KEPT:
             raise ValueError(f"Invalid components: {components!r}; allowed are 1 and 2")
         if dtype not in (None, torch.float32):
             raise ValueError(f"Invalid dtype: {dtype}; allowed are None and torch.float32")
         self.decay, self.every = decay, every
         self._check()
-        self._optimizer, self._components, self._dtype = optimizer, components, dtype
+        self._components, self._dtype = components, dtype
         # Per parameter: the number of weights averaged, and the local tensors of the components.
         self._state: dict[Tensor, dict[str, Any]] = {}
         self._calls = 0
         self._swapped = False
-        self._handles: list[RemovableHandle] = [
+        self._handles += [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
 
     def close(self) -> None:
         """Stop following `optimizer.step`; the average stays, and `update()` works."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._detach()
 
     @torch.no_grad()
     def update(self) -> None:
@@ -114,14 +109,10 @@ class WeightAverage:
         if self._swapped:
             raise RuntimeError("update() inside swapped(): the weights are the averages there")
         self._check()
-        work = [
-            (where, p)
-            for index in range(len(self._optimizer.param_groups))
-            for where, p in self._optimizer._named(index)
-            if p in self._state or not validation.later(p)
-        ]
         rows: dict[Any, list[tuple[Tensor, dict[str, Any], list[Tensor]]]] = {}
-        for where, p in work:
+        for _, where, p in self._optimizer._all_named():
+            if p not in self._state and validation.later(p):
+                continue
             entry = self._entry(where, p)
             self._check_capture(where, entry)
             weights, tensors = self._optimizer._stored(p)
@@ -145,10 +136,9 @@ class WeightAverage:
 
         Use it to fill them in place, as torch.distributed.checkpoint does.
         """
-        for index in range(len(self._optimizer.param_groups)):
-            for where, p in self._optimizer._named(index):
-                if not validation.later(p):
-                    self._state[p] = self._entry(where, p)
+        for _, where, p in self._optimizer._all_named():
+            if not validation.later(p):
+                self._state[p] = self._entry(where, p)
 
     # -- averages ------------------------------------------------------------------------------
 
@@ -245,8 +235,7 @@ class WeightAverage:
             ValueError, TypeError: for other components, dtypes, shapes or parameters; then nothing
                 has changed.
         """
-        params = list(self._optimizer._parameters())
-        found = checked(state_dict, params, self._names(), [self._kind(p) for p in params])
+        found = self._checked(state_dict)
         before = self.decay, self.every
         self.decay, self.every = state_dict["decay"], state_dict["every"]
         try:
@@ -254,8 +243,47 @@ class WeightAverage:
         except (ValueError, TypeError):
             self.decay, self.every = before
             raise
-        self._state = loaded(found)
+        self._state = {
+            p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found
+        }
         self._calls = int(state_dict["calls"])
+
+    def _checked(self, state_dict: Any) -> list[tuple[Tensor, Mapping[str, Any]]]:
+        """Return the entries of a checkpoint, each after its parameter."""
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
+        if sorted(state_dict) != sorted(_ENTRIES):
+            raise ValueError(f"state_dict has {sorted(state_dict)}; allowed are {list(_ENTRIES)}")
+        if state_dict["components"] != self._components:
+            raise ValueError(
+                f"state_dict has components={state_dict['components']}; this average has "
+                f"{self._components}"
+            )
+        _check_count("calls", state_dict["calls"])
+        params, names = list(self._optimizer._parameters()), self._names()
+        found = []
+        for k, entry in state_dict["state"].items():
+            if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < len(params):
+                raise ValueError(
+                    f"state_dict has an average of parameter {k!r}; the optimizer has {len(params)}"
+                )
+            where, p = f"the average of parameter {k}", params[k]
+            if sorted(entry) != sorted(("n_averaged", *names)):
+                raise ValueError(
+                    f"{where} has {sorted(entry)}; allowed are {['n_averaged', *names]}"
+                )
+            _check_count(f"n_averaged of {where}", entry["n_averaged"])
+            for name in names:
+                t, dtype = entry[name], self._kind(p)
+                if not isinstance(t, Tensor):
+                    raise TypeError(f"{name} of {where} is a {type(t).__name__}, not a tensor")
+                if t.shape != p.shape or t.dtype != dtype:
+                    raise ValueError(
+                        f"{name} of {where} has shape {list(t.shape)} and dtype {t.dtype}; its "
+                        f"parameter has {list(p.shape)}, and averages here are {dtype}"
+                    )
+            found.append((p, entry))
+        return found
 
     # -- implementation ------------------------------------------------------------------------
 
@@ -273,7 +301,19 @@ class WeightAverage:
 
     def _entry(self, where: str, p: Tensor) -> dict[str, Any]:
         """Return a parameter's state; a new one is not stored yet."""
-        return entry_of(self._state.get(p), where, p, self._kind(p), self._names())
+        entry, dtype = self._state.get(p), self._kind(p)
+        if entry is None:
+            validation.parameter(where, p, True)
+            here = expansions.leading(p.detach())
+            zero = torch.zeros_like(here, dtype=dtype, memory_format=torch.preserve_format)
+            return {"n_averaged": 0, **{n: like(p, zero.clone()) for n in self._names()}}
+        kept = entry["average"]
+        if kept.shape != p.shape or kept.dtype != dtype or kept.device != p.device:
+            raise ValueError(
+                f"{where} has shape {list(p.shape)}, dtype {p.dtype} and device {p.device}, its "
+                f"average {list(kept.shape)}, {kept.dtype} and {kept.device}: they changed since"
+            )
+        return entry
 
     def _check_capture(self, where: str, entry: dict[str, Any]) -> None:
         """Raise if a CUDA graph would freeze the factor that only this update has."""
@@ -307,102 +347,17 @@ class WeightAverage:
             self.update()
 
 
+# The entries of a checkpoint.
 _ENTRIES = ("calls", "components", "decay", "every", "state")
 
-# A parameter, and its saved entry.
-Saved = list[tuple[Tensor, Mapping[str, Any]]]
 
-
-def entry_of(
-    entry: dict[str, Any] | None,
-    where: str,
-    p: Tensor,
-    dtype: torch.dtype,
-    names: Sequence[str],
-) -> dict[str, Any]:
-    """Return the state of a parameter's average, a new one if there is none.
-
-    Args:
-        entry: the present state, or None.
-        where: the parameter's name for error messages.
-        p: the parameter.
-        dtype: the dtype of its average.
-        names: the names of the components.
-
-    Raises:
-        ValueError, TypeError: for an invalid parameter, or one that has changed.
-    """
-    if entry is None:
-        validation.parameter(where, p, True)
-        here = expansions.leading(p.detach())
-        zero = torch.zeros_like(here, dtype=dtype, memory_format=torch.preserve_format)
-        return {"n_averaged": 0, **{n: like(p, zero.clone()) for n in names}}
-    kept = entry["average"]
-    if kept.shape != p.shape or kept.dtype != dtype or kept.device != p.device:
-        raise ValueError(
-            f"{where} has shape {list(p.shape)}, dtype {p.dtype} and device {p.device}, its "
-            f"average {list(kept.shape)}, {kept.dtype} and {kept.device}: they changed since"
-        )
-    return entry
-
-
-def checked(
-    state_dict: Any, params: Sequence[Tensor], names: Sequence[str], dtypes: Sequence[torch.dtype]
-) -> Saved:
-    """Return the entries of a checkpoint, paired with their parameters.
-
-    Args:
-        state_dict: the state dict to load.
-        params: the parameters in the order of checkpoints.
-        names: the names of the components.
-        dtypes: the dtype of each parameter's average.
-
-    Raises:
-        ValueError, TypeError: for entries that do not fit.
-    """
-    if not isinstance(state_dict, Mapping):
-        raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
-    if sorted(state_dict) != sorted(_ENTRIES):
-        raise ValueError(f"state_dict has {sorted(state_dict)}; allowed are {list(_ENTRIES)}")
-    if state_dict["components"] != len(names):
-        raise ValueError(
-            f"state_dict has components={state_dict['components']}; this average has {len(names)}"
-        )
-    _count("calls", state_dict["calls"])
-    found = []
-    for k, entry in state_dict["state"].items():
-        if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < len(params):
-            raise ValueError(
-                f"state_dict has an average of parameter {k!r}; the optimizer has {len(params)}"
-            )
-        where, p = f"the average of parameter {k}", params[k]
-        if sorted(entry) != sorted(("n_averaged", *names)):
-            raise ValueError(f"{where} has {sorted(entry)}; allowed are {['n_averaged', *names]}")
-        _count(f"n_averaged of {where}", entry["n_averaged"])
-        for name in names:
-            t = entry[name]
-            if not isinstance(t, Tensor):
-                raise TypeError(f"{name} of {where} is a {type(t).__name__}, not a tensor")
-            if t.shape != p.shape or t.dtype != dtypes[k]:
-                raise ValueError(
-                    f"{name} of {where} has shape {list(t.shape)} and dtype {t.dtype}; its "
-                    f"parameter has {list(p.shape)}, and averages here are {dtypes[k]}"
-                )
-        found.append((p, entry))
-    return found
-
-
-def _count(what: str, value: Any) -> None:
+def _check_count(what: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{what} is {value!r}; allowed is a whole number from 0")
 
 
-def loaded(found: Saved) -> dict[Tensor, dict[str, Any]]:
-    """Return copies of entries on the parameters' devices and in their layouts."""
-    return {p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found}
-
-
 def _placed(p: Tensor, value: Any) -> Any:
+    """Return a copy of an entry on its parameter's device and in its layout."""
     if not isinstance(value, Tensor):
         return value
     return like(p, local(moved_like(p, value.detach())).to(p.device, copy=True))

@@ -15,7 +15,7 @@ from mcf.kernels.algorithms import two_sum
 from mcf.kernels.algorithms.primitives import ZERO, where
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP64, Format, format_of
-from mcf.kernels.tables import table_of
+from mcf.optim.sharding.processes import Group
 from mcf.optim.sharding.shards import local
 
 # Bytes of gradients per message; bounds the temporary memory.
@@ -212,68 +212,6 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
             size += more
         if bucket:
             yield bucket
-
-
-class Group:
-    """A group of processes that includes this one; a single process needs no group.
-
-    Args:
-        group: a group of torch.distributed; None for all processes, or for this one if there is no
-            process group at all.
-    """
-
-    def __init__(self, group: Any = None) -> None:
-        from torch import distributed
-
-        self.group = group
-        alone = not distributed.is_available() or not distributed.is_initialized()
-        if alone and group is not None:
-            raise RuntimeError("group was given, and torch.distributed is not initialized")
-        self.size = 1 if alone else distributed.get_world_size(group)
-        self.rank = 0 if alone else distributed.get_rank(group)
-        if self.rank < 0:
-            raise ValueError("group does not have this process; all that call have to be in it")
-
-    def piece(self, count: int) -> int:
-        """Return the length of each process's piece of a tensor of `count` elements."""
-        return -(-count // self.size)
-
-    def all_to_all(self, rows: Tensor) -> Tensor:
-        """Exchange contiguous rows [size, n]: row k of the result is process k's for this one."""
-        if self.size == 1:
-            return rows
-        from torch import distributed
-
-        found = torch.empty_like(rows)
-        # As bytes, because backends do not move all dtypes and nothing is added here.
-        distributed.all_to_all_single(
-            found.view(torch.uint8).view(-1), rows.view(torch.uint8).view(-1), group=self.group
-        )
-        return found
-
-    def all_gather(self, row: Tensor) -> Tensor:
-        """Return the rows of all processes, [size, n]."""
-        if self.size == 1:
-            return row[None]
-        from torch import distributed
-
-        found = row.new_empty(self.size, row.numel())
-        # torch before 2.13 has the old name only.
-        gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
-        gather(
-            found.view(torch.uint8).view(-1), row.contiguous().view(torch.uint8), group=self.group
-        )
-        return found
-
-    def largest(self, numbers: Sequence[int], device: torch.device) -> list[int]:
-        """Return the elementwise maximum of all processes' whole numbers."""
-        if self.size == 1:
-            return list(numbers)
-        from torch import distributed
-
-        found = table_of(numbers, torch.int64).to(device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.group)
-        return [int(x) for x in found.tolist()]
 
 
 def dealt(group: Group, tensors: Sequence[Tensor]) -> list[list[Tensor]]:

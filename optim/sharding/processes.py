@@ -1,4 +1,8 @@
-"""Groups of processes: those that share a parameter, those of a mesh, and replicas."""
+"""Groups of processes: those that share a parameter, those of a mesh, and replicas.
+
+An exchange moves each element once, in its own dtype: (n - 1) / n of the bytes, as many as a
+reduce-scatter that adds in that dtype.
+"""
 
 from __future__ import annotations
 
@@ -106,46 +110,90 @@ def _all(mesh: Any) -> Across | None:
     return Across(mesh, dims) if dims and mesh.get_coordinate() is not None else None
 
 
-class Line:
-    """Some processes in an order, and the index of this one.
+class Group:
+    """A group of processes that includes this one; a single process needs no group.
 
     Attributes:
+        group: the group of torch.distributed.
         size: the number of processes.
-        me: the index of this process.
-        group: their group of torch.distributed.
+        rank: the index of this process among them.
     """
 
-    size: int
-    me: int
     group: Any
+    size: int
+    rank: int
+
+    def __init__(self, group: Any = None) -> None:
+        """Take a group of torch.distributed; None for all processes, or for this one alone."""
+        from torch import distributed
+
+        self.group = group
+        alone = not distributed.is_available() or not distributed.is_initialized()
+        if alone and group is not None:
+            raise RuntimeError("group was given, and torch.distributed is not initialized")
+        self.size = 1 if alone else distributed.get_world_size(group)
+        self.rank = 0 if alone else distributed.get_rank(group)
+        if self.rank < 0:
+            raise ValueError("group does not have this process; all that call have to be in it")
+
+    def piece(self, count: int) -> int:
+        """Return the length of each process's piece of a tensor of `count` elements."""
+        return -(-count // self.size)
 
     def exchange(self, t: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
-        """Send `given` elements to each process, and return `taken` elements from each."""
+        """Send `given` elements of a flat tensor to each process; return `taken` from each."""
+        if self.size == 1:
+            return t
         from torch import distributed
 
         made = t.new_empty(sum(taken))
-        distributed.all_to_all_single(made, t, list(taken), list(given), group=self.group)
+        # As bytes, because backends do not move all dtypes and nothing is added here.
+        out, sent = ([n * t.element_size() for n in counts] for counts in (taken, given))
+        distributed.all_to_all_single(
+            made.view(torch.uint8), t.view(torch.uint8), out, sent, group=self.group
+        )
         return made
 
-    def gather(self, t: Tensor) -> list[Tensor]:
-        """Return the tensors of all processes, which have one size."""
+    def all_to_all(self, rows: Tensor) -> Tensor:
+        """Exchange contiguous rows [size, n]: row k of the result is process k's for this one."""
+        counts = [rows.shape[1]] * self.size
+        return self.exchange(rows.view(-1), counts, counts).view(rows.shape)
+
+    def all_gather(self, row: Tensor) -> Tensor:
+        """Return the rows of all processes, [size, n]."""
+        if self.size == 1:
+            return row[None]
         from torch import distributed
 
-        made = [torch.empty_like(t) for _ in range(self.size)]
-        distributed.all_gather(made, t, group=self.group)
-        return made
+        found = row.new_empty(self.size, row.numel())
+        # torch before 2.13 has the old name only.
+        gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+        gather(
+            found.view(torch.uint8).view(-1), row.contiguous().view(torch.uint8), group=self.group
+        )
+        return found
+
+    def largest(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        """Return the elementwise maximum of all processes' whole numbers."""
+        if self.size == 1:
+            return list(numbers)
+        from torch import distributed
+
+        found = table_of(numbers, torch.int64).to(device)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.group)
+        return [int(x) for x in found.tolist()]
 
 
-class OfMesh(Line):
+class OfMesh(Group):
     """The processes along some dimensions of a mesh, in row-major order."""
 
     def __init__(self, mesh: Any, dims: tuple[int, ...]) -> None:
         self._mesh, self._dims = mesh, dims
         self.size = math.prod(mesh.size(d) for d in dims)
         at = mesh.get_coordinate()
-        self.me = 0
+        self.rank = 0
         for d in dims:
-            self.me = self.me * mesh.size(d) + at[d]
+            self.rank = self.rank * mesh.size(d) + at[d]
 
     def places(self, p: Tensor, k: int) -> list[Tensor]:
         """Return the indices of each dimension of a tensor that the k-th process has."""
@@ -164,7 +212,7 @@ class OfMesh(Line):
         return _group(self._mesh, self._dims)
 
 
-class Replicas(Line):
+class Replicas(Group):
     """The processes of a group, all of which have the same plain parameters and gradients."""
 
     def __init__(self, process_group: Any) -> None:
@@ -191,8 +239,8 @@ class Replicas(Line):
                 f"{type(process_group).__name__}"
             )
         self.group, self.size = process_group, distributed.get_world_size(process_group)
-        self.me = distributed.get_rank(process_group)
-        if self.me < 0:
+        self.rank = distributed.get_rank(process_group)
+        if self.rank < 0:
             raise ValueError(_NOT_IN.format(distributed.get_rank()))
         self._agreed: set[tuple[int, int]] = set()
 
@@ -206,10 +254,8 @@ class Replicas(Line):
         mine = len(params), zlib.crc32(kinds.encode())
         if mine in self._agreed or self.size == 1:
             return
-        every = [
-            (int(t[0]), int(t[1]))
-            for t in self.gather(table_of(mine, torch.int64).to(params[0].device))
-        ]
+        given = table_of(mine, torch.int64).to(params[0].device)
+        every = [tuple(row) for row in self.all_gather(given).tolist()]
         for rank, theirs in enumerate(every):
             if theirs != every[0]:
                 raise ValueError(
