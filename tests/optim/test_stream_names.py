@@ -19,7 +19,7 @@ from torch.nn import Parameter
 
 import mcf
 from mcf.kernels import streams
-from mcf.optim import AdamW, GradientRelease, Muon
+from mcf.optim import AdamW, Muon
 from mcf.optim.parameters import randomness as naming
 from tests.helpers import assert_same_bits, count_different
 from tests.optim.helpers import BF16, parameter, random
@@ -177,17 +177,6 @@ def test_a_checkpoint_goes_on_with_what_it_was_made_with(kind: str) -> None:
         resumed.load_state_dict(saved)
         train(resumed, others, 2, 5)
         assert_part(values(others), values(named))
-
-
-def test_gradient_release() -> None:
-    whole = trained(adamw, model())
-    named = model(reversed(NAMES))
-    release = GradientRelease(adamw(named))
-    for t in range(4):
-        (sum((p * random(p.shape, BF16, 100 * t + NAMES.index(n), 0.1)).sum() for n, p in named)
-         ).backward()  # type: ignore[union-attr]  # fmt: skip
-    release.remove()
-    assert_part(values(named), whole)
 
 
 @pytest.mark.parametrize("make", [MAKERS["adamw"], MAKERS["collage"]], ids=["adamw", "collage"])
