@@ -42,7 +42,8 @@ class _Name:
         self.name, self._text = name, text
 
     def _made(self, pattern: str, other: Any = 0.0) -> _Name:
-        return self._text.assigned(pattern.format(self.name, _word(other)))
+        word = other.name if isinstance(other, _Name) else repr(other)
+        return self._text.assigned(pattern.format(self.name, word))
 
     def __add__(self, other: Any) -> _Name:
         return self._made("{} + {}", other)
@@ -100,15 +101,15 @@ class _Text:
 
     def assigned(self, expression: str) -> _Name:
         """Assign an expression to a fresh variable and return it."""
-        made = self.variable()
-        self.lines.append(f"{made.name} = {expression}")
-        return made
+        name = f"x{next(self._numbers)}"
+        self.lines.append(f"{name} = {expression}")
+        return _Name(name, self)
 
     def called(self, name: str, count: int, arguments: tuple[Any, ...]) -> tuple[_Name, ...]:
         """Emit a call of a function that is not inlined, and return its results."""
-        found = tuple(self.variable() for _ in range(count))
-        given = ", ".join(map(_word, arguments))
-        self.lines.append(f"{', '.join(x.name for x in found)} = {name}({given})")
+        found = tuple([self.variable() for _ in range(count)])
+        results, given = (", ".join([_word(x) for x in some]) for some in (found, arguments))
+        self.lines.append(f"{results} = {name}({given})")
         return found
 
     def primitives(self) -> dict[str, Any]:
@@ -122,10 +123,15 @@ class _Text:
 
             Far from overflow and underflow.
             """
-            t, s = _SPLITTER * a, _SPLITTER * b
-            ah, bh = t - (t - a), s - (s - b)
-            al, bl = a - ah, b - bh
-            return al * bl - (((c - ah * bh) - al * bh) - ah * bl)
+            # One line for each statement, because the first step of a process writes many products.
+            a, b, c = _word(a), _word(b), _word(c)
+            t = self.assigned(f"{_SPLITTER!r} * {a}").name
+            s = self.assigned(f"{_SPLITTER!r} * {b}").name
+            ah = self.assigned(f"{t} - ({t} - {a})").name
+            bh = self.assigned(f"{s} - ({s} - {b})").name
+            al, bl = self.assigned(f"{a} - {ah}").name, self.assigned(f"{b} - {bh}").name
+            rest = f"(({c} - {ah} * {bh}) - {al} * {bh}) - {ah} * {bl}"
+            return self.assigned(f"{al} * {bl} - ({rest})")
 
         def div(a: Any, b: Any) -> Any:
             a, b = _word(a), _word(b)
@@ -193,12 +199,12 @@ class Host:
         many = isinstance(results, tuple)
         words = [_word(r) for r in (results if many else (results,))]
         lines = [
-            f"def formula({', '.join(n.name for n in names)}):",
-            *(f"    {line}" for line in text.lines),
-            f"    return {', '.join(words)}{',' if many else ''}",
+            f"def formula({', '.join([n.name for n in names])}):",
+            *text.lines,
+            f"return {', '.join(words)}{',' if many else ''}",
         ]
         space = {"sqrt": math.sqrt, "nan": math.nan, "quotient": quotient, **called}
-        exec(compile("\n".join(lines), f"<mcf host {function.__name__}>", "exec"), space)
+        exec(compile("\n    ".join(lines), f"<mcf host {function.__name__}>", "exec"), space)
         made: Callable[..., Any] = space["formula"]
         return functools.lru_cache(4096)(made) if function.__name__ in _KEPT else made
 

@@ -2,26 +2,27 @@
 
 import sys as _sys
 
-from mcf.optim.average.weight_average import WeightAverage as WeightAverage
+from mcf.optim.companions.accumulator import GradientAccumulator as GradientAccumulator
+from mcf.optim.companions.moment_accumulator import MomentAccumulator as MomentAccumulator
+from mcf.optim.companions.offload import CPUOffloadOptimizer as CPUOffloadOptimizer
+from mcf.optim.companions.release import GradientRelease as GradientRelease
+from mcf.optim.companions.weight_average import WeightAverage as WeightAverage
+from mcf.optim.companions.wrap import collage as collage
 from mcf.optim.conversion.optimizers import convert as convert
 from mcf.optim.conversion.optimizers import float32_checkpoint as float32_checkpoint
 from mcf.optim.conversion.optimizers import load_converted as load_converted
 from mcf.optim.conversion.weights import float32_weights as float32_weights
 from mcf.optim.conversion.weights import load_float32_weights as load_float32_weights
-from mcf.optim.gradients.accumulator import GradientAccumulator as GradientAccumulator
-from mcf.optim.gradients.moment_accumulator import MomentAccumulator as MomentAccumulator
-from mcf.optim.gradients.release import GradientRelease as GradientRelease
 from mcf.optim.module_groups import param_groups as param_groups
-from mcf.optim.offload.offload import CPUOffloadOptimizer as CPUOffloadOptimizer
 from mcf.optim.parameters.randomness import set_index_offset as set_index_offset
 from mcf.optim.parameters.randomness import set_stream as set_stream
 from mcf.optim.precision import Precision as Precision
-from mcf.optim.rules.adam import Adam as Adam
 from mcf.optim.rules.adamax import Adamax as Adamax
+from mcf.optim.rules.adamw import Adam as Adam
 from mcf.optim.rules.adamw import AdamW as AdamW
+from mcf.optim.rules.adamw import CollageAdamW as CollageAdamW
 from mcf.optim.rules.adan import Adan as Adan
 from mcf.optim.rules.ademamix import AdEMAMix as AdEMAMix
-from mcf.optim.rules.collage_adamw import CollageAdamW as CollageAdamW
 from mcf.optim.rules.lion import Lion as Lion
 from mcf.optim.rules.muon import Muon as Muon
 from mcf.optim.rules.nadam import NAdam as NAdam
@@ -37,7 +38,6 @@ from mcf.optim.step.rewritten import WeightsRewrittenWarning as WeightsRewritten
 from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES
 from mcf.optim.user_warnings import LostUpdatesWarning as LostUpdatesWarning
 from mcf.optim.user_warnings import NoEffectWarning as NoEffectWarning
-from mcf.optim.wrap.wrap import collage as collage
 from mcf.public import public as _public
 
 # The values of `precision`.
@@ -52,5 +52,16 @@ def __dir__() -> list[str]:
 
 
 # Pickled optimizers name the module of their class; these are the module names of earlier versions.
-for _name in ("adam", "adamax", "adamw", "lion", "muon", "nadam", "radam", "sgd"):
+for _name in (
+    "adam",
+    "adamax",
+    "adamw",
+    "lion",
+    "muon",
+    "nadam",
+    "radam",
+    "sgd",
+    "rules.adam",
+    "rules.collage_adamw",
+):
     _sys.modules.setdefault(f"{__name__}.{_name}", _sys.modules[__name__])

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.optim import options, state_validation
+from mcf.optim import options, validation
 from mcf.optim.grouped import GroupedOptimizer
-from mcf.optim.parameters import entries, stream_names
-from mcf.optim.sharding.portable import packed, unpacked
-from mcf.optim.sharding.shards import like, local, moved_like
+from mcf.optim.parameters import entries, randomness
+from mcf.optim.sharding.shards import like, local, moved_like, packed, unpacked
 from mcf.optim.step.kernel import states as formats_of
 
 # The remedy that error messages suggest.
@@ -35,7 +34,7 @@ def portable(state_dict: dict[str, Any]) -> dict[str, Any]:
 def in_order(groups: Sequence[Mapping[str, Any]], state_dict: Any) -> Any:
     """Return a state dict whose parameters are in the optimizer's order, by their names.
 
-    Names are compared without wrappers' prefixes (`stream_names.unwrapped`), in groups where both
+    Names are compared without wrappers' prefixes (`randomness.unwrapped`), in groups where both
     sides name every parameter once. Other groups keep their order, as in torch.
 
     Raises:
@@ -103,7 +102,7 @@ def _plain_names(group: Any) -> list[str] | None:
     names = group.get("param_names") if isinstance(group, Mapping) else None
     if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
         return None
-    plain = [stream_names.unwrapped(name) for name in names]
+    plain = [randomness.unwrapped(name) for name in names]
     whole = len(names) == len(group.get("params", ())) == len(set(plain))
     return plain if whole else None
 
@@ -174,7 +173,7 @@ def _check_group(
     options.check(saved, optimizer.defaults)
     optimizer._check_group({**saved, "lr": size})
     names = {k: v for k, v in group.items() if k == "param_names"}
-    stream_names.names(where, {**names, **saved, "params": group["params"]})
+    randomness.stream_names(where, {**names, **saved, "params": group["params"]})
     rule = optimizer._rule({**group, **saved})
     options.check_decay(saved, dict(rule.slots), rule.decoupled, type(optimizer).__name__)
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
@@ -182,8 +181,8 @@ def _check_group(
         if entries.made(entry):
             formats = formats_of(rule, optimizer._arithmetic({**saved}, p, name))
             found = {n: unpacked(p, t) for n, t in entry.items()}
-            state_validation.state(name, p, found, formats, rule, placed=False)
-            state_validation.step_count(name, entry["step"])
+            validation.state(name, p, found, formats, rule, placed=False)
+            validation.step_count(name, entry["step"])
 
 
 def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:

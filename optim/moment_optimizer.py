@@ -14,11 +14,11 @@ from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
 from mcf.optim.rule import formulas
+from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import FIRST, PREVIOUS, SECOND, SLOW, Coefficients, Rule
-from mcf.optim.rule.terms import adamw_terms
 from mcf.optim.storage.codes import root
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic
 
 
 def corrections(beta1, whole_beta2, power_beta1, power_whole_beta2):

@@ -45,7 +45,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         """Create the optimizer; `track_metrics` keeps the sums that `metrics` needs."""
         given = options.renamed(given)
         options.known(type(self).__name__, given)
-        mine = options.of_optimizer(given)
+        mine = options.chosen(given, options.OF_OPTIMIZER)
         gradient_scaling.check(mine)
         validation.flag(options.CHECK, mine[options.CHECK])
         vars(self).update(mine)
@@ -57,7 +57,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         self._lock = threading.RLock()
         self._lost = LostUpdates(self.check_numerics)
         self._required = frozenset(defaults) | options.IN_GROUPS.keys()
-        super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
+        super().__init__(params, {**by_name(defaults), **options.chosen(given, options.IN_GROUPS)})
         if any(group["capturable"] for group in self.param_groups):
             gradient_scaling.check_capturable(self.nonfinite)
         self._complete = True
@@ -231,12 +231,11 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         otherwise, element by element.
         """
         found = []
-        for index, group in enumerate(self.param_groups):
-            for where, p in self._named(index):
-                state = self._made(p)
-                arith = self._arithmetic(group, p, where) if state else None
-                if arith is not None and rewritten.beside(arith):
-                    found.append(rewritten.repairs(where, p, state, arith, group["capturable"]))
+        for group, where, p in self._all_named():
+            state = self._made(p)
+            arith = self._arithmetic(group, p, where) if state else None
+            if arith is not None and rewritten.beside(arith):
+                found.append(rewritten.repairs(where, p, state, arith, group["capturable"]))
         rewritten.tell(self._steps.marks, found)
         rewritten.apply(found)
 
@@ -285,13 +284,11 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         Use it to fill a new optimizer in place. torch.distributed.checkpoint would otherwise take a
         step with gradients and learning rates of 0, which counts until a state is loaded.
         """
-        for index, group in enumerate(self.param_groups):
-            rule = self._rule(group)
-            for where, p in self._named(index):
-                if not validation.later(p) and not self._made(p):
-                    arith = self._arithmetic(group, p, where)
-                    made = new_state(rule, arith, p, bool(group["capturable"]))
-                    self.state[p].update(made)
+        for group, where, p in self._all_named():
+            if not validation.later(p) and not self._made(p):
+                arith = self._arithmetic(group, p, where)
+                made = new_state(self._rule(group), arith, p, bool(group["capturable"]))
+                self.state[p].update(made)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`, bit for bit; every state keeps its own dtype.
@@ -318,15 +315,17 @@ class LowPrecisionOptimizer(GroupedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""
-        self.__dict__.setdefault("_track_metrics", False)
-        self.__dict__.setdefault("_steps", Steps())
-        self.__dict__.setdefault("_lock", threading.RLock())
-        self._complete = True
-        self.__dict__.setdefault("_lost", LostUpdates(False))
-        self.__dict__.setdefault("_grad_low", {})
-        self.__dict__.setdefault("_accumulator", None)
-        self.__dict__.setdefault("_released", False)
-        vars(self).update({k: v for k, v in options.OF_OPTIMIZER.items() if k not in vars(self)})
+        fresh: Group = {
+            "_track_metrics": False,
+            "_steps": Steps(),
+            "_lock": threading.RLock(),
+            "_lost": LostUpdates(False),
+            "_grad_low": {},
+            "_accumulator": None,
+            "_released": False,
+            **options.OF_OPTIMIZER,
+        }
+        vars(self).update({**fresh, **vars(self), "_complete": True})
         super().__setstate__(state)
         self.__dict__.setdefault("_required", frozenset(self.defaults))
         # Groups of an older version lack later options.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mcf.optim import validation
-from mcf.optim.parameters import stream_names
+from mcf.optim.parameters import randomness
 from mcf.optim.rule import formulas
 
 Group = dict[str, Any]
@@ -105,6 +105,15 @@ OF_OPTIMIZER: Group = {
 DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
 
 
+# Arguments of constructors that groups do not keep.
+_APART = ("self", "__class__", "params", "process_group", "track_metrics", "options")
+
+
+def hyperparameters(arguments: Mapping[str, Any]) -> Group:
+    """Return the hyperparameters among a constructor's arguments, which are its `locals()`."""
+    return {name: value for name, value in arguments.items() if name not in _APART}
+
+
 # The former name of `peak_lr`. OneCycleLR and Megatron's schedules write this key into groups.
 _OLD = "max_lr"
 
@@ -160,14 +169,9 @@ def _deprecated(stacklevel: int) -> None:
     )
 
 
-def in_groups(options: Options) -> Group:
-    """Return the options that parameter groups keep, with defaults."""
-    return {**IN_GROUPS, **{k: v for k, v in options.items() if k in IN_GROUPS}}
-
-
-def of_optimizer(options: Options) -> Group:
-    """Return the options that the optimizer keeps as attributes, with defaults."""
-    return {**OF_OPTIMIZER, **{k: v for k, v in options.items() if k in OF_OPTIMIZER}}
+def chosen(options: Options, defaults: Group) -> Group:
+    """Return the options of a table, `IN_GROUPS` or `OF_OPTIMIZER`, with its defaults."""
+    return {**defaults, **{k: v for k, v in options.items() if k in defaults}}
 
 
 def known(name: str, options: Options) -> None:
@@ -222,7 +226,7 @@ def check(group: Group, mine: Collection[str]) -> None:
 def check_rounding(group: Group) -> None:
     """Raise for invalid values of `low`, `seed` and `stream_by`."""
     if group.get("stream_by") is not None:
-        validation.choice("stream_by", group["stream_by"], stream_names.BY)
+        validation.choice("stream_by", group["stream_by"], randomness.STREAM_BY)
     validation.choice("low", group["low"], LOW)
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")

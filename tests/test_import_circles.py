@@ -114,7 +114,7 @@ LAYERS = {
     "mcf.kernels.numba": ("runtime", "cache", "compile", "loops", ""),
     "mcf.optim": (
         ("sharding", "storage"), "parameters", "rule", "step", "", "rules",
-        "conversion", ("gradients", "offload", "average", "wrap"),
+        "conversion", "companions",
     ),
 }  # fmt: skip
 

@@ -75,7 +75,7 @@ def test_mypy(environment: Path) -> None:
     assert revealed == [
         "mcf.expansions.tensor.MCFTensor",
         "torch._tensor.Tensor",
-        "mcf.optim.rules.collage_adamw.CollageAdamW",
+        "mcf.optim.rules.adamw.CollageAdamW",
     ], run.stdout
     # The one error is the user's own.
     errors = [line for line in lines if "error:" in line]

@@ -33,7 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add them, in a group of their own."""
     group = parser.add_argument_group(
         "scale",
-        "one strategy (plus) of one model, by the processes that torchrun starts: torchrun "
+        "one strategy (split16_sr) of one model, by the processes that torchrun starts: torchrun "
         "--standalone --nproc-per-node 2 examples/pretrain.py --parallel fsdp --model llama-1m",
     )
     # fmt: off
@@ -114,8 +114,8 @@ def check(parser: argparse.ArgumentParser, options: Options) -> None:
 
 
 def strategy(options: Options) -> str:
-    """The one strategy that is trained: plus, unless one was named."""
-    return options.strategies[0] if len(options.strategies) == 1 else "plus"
+    """Return the one strategy that is trained: split16_sr, unless one was named."""
+    return options.strategies[0] if len(options.strategies) == 1 else "split16_sr"
 
 
 def shape(options: Options) -> Shape:

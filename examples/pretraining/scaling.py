@@ -61,7 +61,7 @@ class Work:
         vocabulary: number of tokens.
         windows: of a micro-batch on one process.
         micro_batches: of an update on one process.
-        state_bytes: of the optimizer, for a parameter; 8 for "plus".
+        state_bytes: of the optimizer, for a parameter; 6 for "split16_sr".
         recompute: whether blocks are computed again in the backward pass.
     """
 
@@ -69,7 +69,7 @@ class Work:
     vocabulary: int
     windows: int = 1
     micro_batches: int = 1
-    state_bytes: float = 8.0
+    state_bytes: float = 6.0
     recompute: bool = True
 
 

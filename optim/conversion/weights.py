@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from mcf.kernels.formats import FORMATS
 from mcf.optim import validation
-from mcf.optim.conversion.states import Report, Rounded, rounding
+from mcf.optim.conversion.optimizers import Report, Rounded, rounding
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.parameters import expansions, visible
-from mcf.optim.parameters.stream_names import unwrapped
+from mcf.optim.parameters import expansions
+from mcf.optim.parameters.randomness import unwrapped
 from mcf.optim.sharding.shards import is_sharded, local, moved_like
 from mcf.optim.step.bucket import new_state
 from mcf.optim.storage import values
@@ -150,7 +150,7 @@ def keep_weight(optimizer: LowPrecisionOptimizer, p: Tensor, value: Value) -> Te
     Returns:
         The rounding error.
     """
-    tensors, storage = list(expansions.components(p.detach())), visible.kept(p)
+    tensors, storage = list(expansions.components(p.detach())), expansions.own_storage(p)
     if not expansions.is_expansion(p):
         group = optimizer._group_of(p)
         arith = optimizer._arithmetic(group, p, "p")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,8 +11,11 @@ from torch import Tensor
 from mcf.expansions import MCFTensor
 from mcf.kernels.formats import BF16, FP16
 from mcf.optim.sharding.shards import is_sharded, local
-from mcf.optim.storage.strategies import STRATEGIES
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.base import Storage
+from mcf.optim.storage.pair import PAIR
+from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.strategies import STRATEGIES, Arithmetic
+from mcf.optim.storage.values import Value
 
 
 def components(t: Tensor) -> tuple[Tensor, ...]:
@@ -92,3 +96,29 @@ def stepped(p: Tensor) -> None:
     """Tell autograd that a parameter has changed, after a kernel changed its parts."""
     if isinstance(p, MCFTensor) or is_sharded(p):
         torch.autograd.graph.increment_version(p)
+
+
+def own_storage(p: Tensor) -> Storage:
+    """Return the storage of a parameter's own tensor."""
+    return PAIR if is_expansion(p) else SINGLE
+
+
+@torch.no_grad()
+def copied_components(p: Tensor) -> list[Tensor]:
+    """Return copies of the components of a parameter's local part."""
+    return [t.clone() for t in components(p.detach())]
+
+
+@torch.no_grad()
+def write_value(p: Tensor, value: Value) -> None:
+    """Write a value, rounded to a parameter's format, into the parameter's local part."""
+    own_storage(p).keep(value, list(components(p.detach())))
+    stepped(p)
+
+
+@torch.no_grad()
+def write_components(p: Tensor, before: Sequence[Tensor]) -> None:
+    """Write saved components into a parameter's local part."""
+    for t, old in zip(components(p.detach()), before, strict=True):
+        t.copy_(old)
+    stepped(p)

@@ -1,8 +1,13 @@
-"""Random numbers of a parameter's elements, independent of the part that is local."""
+"""Random numbers of a parameter's elements, independent of the part that is local.
+
+A parameter's stream of random numbers is keyed by its name or its index among all parameters.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_
@@ -12,10 +17,24 @@ import numpy as np
 from torch import Tensor
 
 from mcf.kernels import streams
-from mcf.optim.parameters import stream_names
 from mcf.optim.sharding import shards
 
-_ATTRIBUTE = "_mcf_index_offset"
+# The attribute of a parameter that `set_index_offset` sets.
+_OFFSET = "_mcf_index_offset"
+
+# Keys of random bits besides seed, step and element: `stream_by` of a group.
+STREAM_BY = ("name", "place")
+
+# The attribute of a parameter that `set_stream` sets.
+_STREAM = "_mcf_stream"
+
+# Prefixes of wrappers: inside names those of torch.compile, FSDP and activation checkpointing; at
+# the front that of DistributedDataParallel, DataParallel and AveragedModel.
+_INSIDE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_FRONT = "module"
+
+# Indices are below, hashes of names from here on, so that they never coincide.
+_NAMES = 2**62
 
 
 def set_index_offset(p: Tensor, offset: int) -> None:
@@ -42,7 +61,7 @@ def set_index_offset(p: Tensor, offset: int) -> None:
         raise TypeError(f"offset must be an int, got {type(offset).__name__}")
     if not 0 <= offset < 2**53:
         raise ValueError(f"offset must be from 0 and below 2**53, got {offset}")
-    setattr(p, _ATTRIBUTE, offset)
+    setattr(p, _OFFSET, offset)
 
 
 def index_offset(p: Tensor) -> int:
@@ -58,7 +77,7 @@ def index_offset(p: Tensor) -> int:
 
 
 def _said(p: Tensor) -> int:
-    found: int = getattr(p, _ATTRIBUTE, 0)
+    found: int = getattr(p, _OFFSET, 0)
     return found
 
 
@@ -123,16 +142,7 @@ def set_stream(p: Tensor, stream: str | int) -> None:
         raise TypeError(f"stream must be a name or a place (int), got {type(stream).__name__}")
     if isinstance(stream, int) and not 0 <= stream < 2**53:
         raise ValueError(f"stream must be a name, or a place from 0 and below 2**53, got {stream}")
-    setattr(p, stream_names.ATTRIBUTE, stream)
-
-
-def numbers(groups: Sequence[Mapping[str, Any]]) -> dict[Tensor, int]:
-    """Return the number of each parameter's stream, which is part of its keys.
-
-    Raises:
-        ValueError, TypeError: for names that do not fit their group.
-    """
-    return dict(stream_names.numbers(groups))
+    setattr(p, _STREAM, stream)
 
 
 def deepcopied(optimizer: Any, memo: dict[int, Any]) -> Any:
@@ -148,7 +158,7 @@ def deepcopied(optimizer: Any, memo: dict[int, Any]) -> Any:
 
 def mark_as(copied: Tensor, p: Tensor) -> None:
     """Copy the offset and the stream of a parameter to its copy."""
-    for name in (_ATTRIBUTE, stream_names.ATTRIBUTE):
+    for name in (_OFFSET, _STREAM):
         if hasattr(p, name):
             setattr(copied, name, getattr(p, name))
 
@@ -156,7 +166,7 @@ def mark_as(copied: Tensor, p: Tensor) -> None:
 def columns(
     seed: int, known: Mapping[Tensor, int], params: Sequence[Tensor], steps: Sequence[int]
 ) -> list[list[float]]:
-    """Return `streams.COLUMNS` of parameters at their steps, from the result of `numbers`."""
+    """Return `streams.COLUMNS` of parameters at their steps; `known`: see `stream_numbers`."""
     return [
         [float(streams.key(seed, step, known[p])), float(index_offset(p))]
         for p, step in zip(params, steps, strict=True)
@@ -183,8 +193,8 @@ class Streams:
         """
         self._params = params
         self._everything, self._names = _everything(groups), _names(groups)
-        self._told = _told_of(params)
-        known = numbers(groups)
+        self._given = _declared(params)
+        known = stream_numbers(groups)
         self._numbers = np.array([known[p] for p in params], dtype=np.uint64)
         self._owners = np.arange(len(params)) if owners is None else owners
         if owners is None:
@@ -205,7 +215,7 @@ class Streams:
             len(now) == len(self._everything)
             and all(map(is_, now, self._everything))
             and _names(groups) == self._names
-            and _told_of(self._params) == self._told
+            and _declared(self._params) == self._given
         )
 
     def scalars(self, seed: int, steps: Sequence[int]) -> Any:
@@ -226,5 +236,99 @@ def _names(groups: Iterable[Mapping[str, Any]]) -> list[list[str] | None]:
     ]
 
 
-def _told_of(params: Sequence[Tensor]) -> tuple[list[int], list[Any]]:
-    return list(map(_said, params)), list(map(stream_names.told, params))
+def _declared(params: Sequence[Tensor]) -> tuple[list[int], list[Any]]:
+    return list(map(_said, params)), list(map(given_stream, params))
+
+
+def set_default_key(where: str, group: dict[str, Any]) -> None:
+    """Set the default of a new group's `stream_by`.
+
+    Raises:
+        ValueError: if names are requested and missing.
+    """
+    if group.get("stream_by") is None:
+        group["stream_by"] = "place" if group.get("param_names") is None else "name"
+    elif group["stream_by"] == "name" and group.get("param_names") is None:
+        raise ValueError(
+            f"{where} has stream_by='name' and no param_names; allowed is 'place', or parameters "
+            "that are given with names"
+        )
+
+
+def stream_names(where: str, group: Mapping[str, Any]) -> Sequence[str] | None:
+    """Return parameter names used as RNG stream keys; None if streams are keyed by index.
+
+    Raises:
+        ValueError, TypeError: unless each parameter has a name.
+    """
+    params = group["params"]
+    if group.get("stream_by") != "name" or all(given_stream(p) is not None for p in params):
+        return None
+    found = group.get("param_names")
+    if not isinstance(found, (list, tuple)) or len(found) != len(params):
+        has = len(found) if isinstance(found, (list, tuple)) else type(found).__name__
+        raise ValueError(
+            f"{where} has {len(params)} params and {has} param_names, and random bits are keyed on "
+            "names; allowed are as many, stream_by='place', or mcf.optim.set_stream for each "
+            "parameter of a part"
+        )
+    for k, name in enumerate(found):
+        if not isinstance(name, str):
+            raise TypeError(
+                f"param_names[{k}] of {where} is a {type(name).__name__}, and random bits are "
+                "keyed on names; allowed are strings, or stream_by='place'"
+            )
+    return found
+
+
+def stream_numbers(groups: Sequence[Mapping[str, Any]]) -> dict[Tensor, int]:
+    """Return the number of each parameter's stream, from `set_stream`, its name or its index.
+
+    Raises:
+        ValueError, TypeError: for names that do not fit their group.
+    """
+    found, seen = dict[Tensor, int](), dict[str, int]()
+    for index, group in enumerate(groups):
+        given = stream_names(f"param_groups[{index}]", group)
+        for k, p in enumerate(group["params"]):
+            number, mine = len(found), given_stream(p)
+            if given is not None:
+                name = unwrapped(given[k])
+                before = seen.get(name, 0)
+                seen[name] = before + 1
+                number = of_name(name, before)
+            if mine is not None:
+                number = of_name(unwrapped(mine)) if isinstance(mine, str) else mine
+            found[p] = number
+    return found
+
+
+def given_stream(p: Tensor) -> str | int | None:
+    """Return the stream that `mcf.optim.set_stream` set for a parameter."""
+    found: str | int | None = getattr(p, _STREAM, None)
+    return found
+
+
+@functools.lru_cache(1 << 16)
+def unwrapped(name: str) -> str:
+    """Return a parameter's name without prefixes of module wrappers.
+
+    "module._orig_mod.layers.0._checkpoint_wrapped_module.weight" is "layers.0.weight".
+    """
+    words = [word for word in name.split(".") if word not in _INSIDE]
+    while len(words) > 1 and words[0] == _FRONT:
+        del words[0]
+    return ".".join(words)
+
+
+@functools.lru_cache(1 << 16)
+def of_name(name: str, before: int = 0) -> int:
+    """Return the number of a name's stream, 62 bits of its SHA-256 (UTF-8).
+
+    Args:
+        name: as `unwrapped` returns it.
+        before: the number of earlier parameters of that name, so that each gets its own stream.
+    """
+    text = f"{name}\0{before}" if before else name
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return _NAMES | int.from_bytes(digest[:8], "big") >> 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from mcf.kernels.bind import Algorithm
@@ -12,8 +11,8 @@ from mcf.kernels.elementwise import parameters
 from mcf.kernels.formats import Format
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.codes import RATIO8
-from mcf.optim.storage.stochastic import STOCHASTIC
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.single import STOCHASTIC
+from mcf.optim.storage.strategies import Arithmetic
 
 # Storage of a state: that of the strategy's first or second moments. SLOW is SECOND but never a
 # code: such an average decays more slowly than the second moment, which therefore does not bound
@@ -68,6 +67,8 @@ class Rule:
         feed_back: computes its first state with the parameter's rounding error added, for
             strategies that feed it back; None if the rule does not support it.
         unused: states of other variants; if present, they are left unchanged.
+        made: results that are written to temporary tensors, in the format of the arithmetic. They
+            are the last operands of the kernel.
         shaped: whether its scalars depend on the parameter's shape.
         counted: whether it is a whole step of a parameter, rather than a part that another rule
             finishes.
@@ -88,13 +89,14 @@ class Rule:
     absent: tuple[str, ...] = ()
     slots: tuple[tuple[str, Algorithm], ...] = ()
     unused: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
     decoupled: bool = False
     shaped: bool = False
     counted: bool = True
     feed_back: Algorithm | None = None
     coefficients: tuple[Coefficients, ...] = ()
     feedback: Coefficients | None = None
-    launcher: Callable[..., Any] | None = None
+    launcher: Any = None
 
     def computed(self, arithmetic: Arithmetic) -> tuple[Coefficients, ...]:
         """Return the coefficients that each step computes under an arithmetic."""

@@ -11,12 +11,12 @@ from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
 from mcf.optim.moment_optimizer import CORRECTIONS, MomentOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import largest
+from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, SECOND, Rule
-from mcf.optim.rule.terms import param_terms
 from mcf.optim.storage.codes import norm
 from mcf.optim.storage.slots import (
     accumulate,
@@ -75,9 +75,9 @@ def adamax(
     return param, param_lo, exp_avg, exp_inf, exp_inf_lo, update
 
 
-def _rule(name: str, *, decoupled: bool) -> Rule:
+def _rule(decoupled: bool) -> Rule:
     return Rule(
-        name=name,
+        name="adamax_decoupled" if decoupled else "adamax",
         function=adamax,
         results=("param", "param_lo", "exp_avg", "exp_inf", "exp_inf_lo", "update"),
         metrics=param_terms,
@@ -88,8 +88,7 @@ def _rule(name: str, *, decoupled: bool) -> Rule:
     )
 
 
-_L2 = _rule("adamax", decoupled=False)
-_DECOUPLED = _rule("adamax_decoupled", decoupled=True)
+_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
 
 
 class Adamax(MomentOptimizer):
@@ -117,6 +116,9 @@ class Adamax(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
+    variants = ("decoupled_weight_decay",)
+    rules = _RULES
+
     def __init__(
         self,
         params: ParamsT,
@@ -132,20 +134,8 @@ class Adamax(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _DECOUPLED if group["decoupled_weight_decay"] else _L2
 
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "decoupled_weight_decay": False}

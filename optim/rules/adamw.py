@@ -6,7 +6,7 @@ Kale and Kumar 2018, arXiv:1904.09237) divides by the largest second moment so f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,8 +14,9 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
+from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import adam_feed_back, feedback_factor
@@ -171,13 +172,17 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
     )
 
 
-_RULE = adam_rule("adamw", decoupled=True, amsgrad=False)
-_AMSGRAD = adam_rule("adamw_amsgrad", decoupled=True, amsgrad=True)
-
-
-def rule(amsgrad: bool) -> Rule:
-    """Return the rule of AdamW."""
-    return _AMSGRAD if amsgrad else _RULE
+# The rules, by whether weight decay is decoupled and whether AMSGrad's maximum is kept.
+_RULES = {
+    (decoupled, amsgrad): adam_rule(
+        ("adamw" if decoupled else "adam") + ("_amsgrad" if amsgrad else ""),
+        decoupled=decoupled,
+        amsgrad=amsgrad,
+    )
+    for decoupled in (False, True)
+    for amsgrad in (False, True)
+}
+_DECOUPLED = {(amsgrad,): _RULES[True, amsgrad] for amsgrad in (False, True)}
 
 
 class AdamW(MomentOptimizer):
@@ -254,6 +259,8 @@ class AdamW(MomentOptimizer):
     """
 
     precisions = tuple(STRATEGIES)
+    variants = ("amsgrad",)
+    rules = _DECOUPLED
 
     def __init__(
         self,
@@ -270,20 +277,123 @@ class AdamW(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "amsgrad": False}
 
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return rule(group["amsgrad"])
+
+class Adam(MomentOptimizer):
+    r"""Adam (arXiv:1412.6980) with an L2 penalty and a storage precision for each tensor.
+
+    g <- g + weight_decay p; m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
+    p <- p - lr m^ / (sqrt(v^) + eps), m^ = m / (1 - b1^t), v^ = v / (1 - b2^t).
+
+    The penalty goes through both moments; `mcf.optim.AdamW` decays the parameter itself.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of the two moments, in [0, 1).
+        eps: added to the denominator.
+        weight_decay: L2 penalty.
+        amsgrad: divide by the largest v so far (arXiv:1904.09237), stored as v is.
+        decoupled_weight_decay: decay the parameter itself; then this is AdamW, bit for bit.
+        precision: see `mcf.optim.AdamW`.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: sum in every step what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    precisions = tuple(STRATEGIES)
+    variants = ("decoupled_weight_decay", "amsgrad")
+    rules = _RULES
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        precision: PrecisionName | Precision = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        decoupled_weight_decay: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        defaults = hyperparameters(locals())
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+
+class CollageAdamW(AdamW):
+    """AdamW of the Collage paper (arXiv:2405.03637): `AdamW` with `precision=mode`.
+
+    Args:
+        params: see `AdamW`.
+        lr: see `AdamW`.
+        betas: see `AdamW`.
+        eps: see `AdamW`.
+        weight_decay: see `AdamW`.
+        amsgrad: see `AdamW`.
+        mode: `"light"` (option B of the paper, the parameter as an expansion), `"plus"` (option C,
+            the second moment and beta2 too) or `"kahan"`, their special case.
+        compute_dtype: see `AdamW`; the parameter's dtype gives the paper's arithmetic.
+        maximize: see `AdamW`.
+        track_metrics: see `AdamW`.
+        options: see `AdamW`.
+    """
+
+    precisions = ("light", "plus", "kahan")
+    custom = False
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group as torch does; the group may have its own `mode`."""
+        if isinstance(param_group, dict) and "mode" in param_group:
+            mode = param_group["mode"]
+            validation.choice("mode", mode, self.precisions)
+            rest = {name: option for name, option in param_group.items() if name != "mode"}
+            param_group = {**rest, "precision": mode}
+        super().add_param_group(param_group)
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        mode: Literal["light", "plus", "kahan"] = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        if "precision" in options:
+            raise TypeError(
+                f"{type(self).__name__} names its precision mode; use mode='light', 'plus' or "
+                "'kahan', or AdamW, whose precision can be any"
+            )
+        validation.choice("mode", mode, self.precisions)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            precision=mode,
+            compute_dtype=compute_dtype,
+            maximize=maximize,
+            track_metrics=track_metrics,
+            **options,
+        )

@@ -13,9 +13,9 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
+from mcf.optim.rule.rule import Coefficients
 from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
@@ -26,8 +26,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
 
 
 def adan(
@@ -107,7 +106,7 @@ def differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
     )
 
 
-_RULE = two_moments(
+_RULES = {(): two_moments(
     "adan",
     adan,
     decoupled=True,
@@ -119,7 +118,7 @@ _RULE = two_moments(
             differences, ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
         ),
     ),
-)  # fmt: skip
+)}  # fmt: skip
 
 
 class Adan(MomentOptimizer):
@@ -153,6 +152,7 @@ class Adan(MomentOptimizer):
     """
 
     precisions = WITHOUT_FEEDBACK
+    rules = _RULES
 
     def __init__(
         self,
@@ -169,25 +169,13 @@ class Adan(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "no_prox": no_prox,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         validation.three_betas(group["betas"])
         super()._check_group({**group, "betas": group["betas"][::2]})
         validation.flag("no_prox", group["no_prox"])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -15,9 +15,9 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
+from mcf.optim.rule.rule import Coefficients
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import (
     accumulate,
@@ -29,8 +29,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
 
 
 def ademamix(
@@ -163,7 +162,7 @@ def inverse_log(beta: float) -> float:
 
 
 _SLOW = ("exp_avg_slow", "exp_avg_slow_lo")
-_RULE = two_moments(
+_RULES = {(): two_moments(
     "ademamix",
     ademamix,
     decoupled=True,
@@ -172,7 +171,7 @@ _RULE = two_moments(
     coefficients=(
         Coefficients(slow_rates, ("beta3", "beta3_lo", "one_minus_beta3", "alpha")),
     ),
-)  # fmt: skip
+)}  # fmt: skip
 
 
 class AdEMAMix(MomentOptimizer):
@@ -211,6 +210,7 @@ class AdEMAMix(MomentOptimizer):
     """
 
     precisions = WITHOUT_FEEDBACK
+    rules = _RULES
 
     def __init__(
         self,
@@ -229,18 +229,7 @@ class AdEMAMix(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "alpha": alpha,
-            "beta3_warmup": beta3_warmup,
-            "alpha_warmup": alpha_warmup,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -249,9 +238,6 @@ class AdEMAMix(MomentOptimizer):
         validation.number("alpha", group["alpha"])
         for name in ("beta3_warmup", "alpha_warmup"):
             validation.steps(name, group[name])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

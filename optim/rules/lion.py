@@ -13,13 +13,12 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, rn, where
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
+from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
-from mcf.optim.rule.terms import param_terms
 from mcf.optim.storage.slots import accumulate, param_value, scaled_gradient
-from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic, PrecisionName
 
 
 def lion(
@@ -60,7 +59,7 @@ def complements(beta1, beta2):
     return rn(ONE - beta1), rn(ONE - beta2)
 
 
-_RULE = Rule(
+_RULES = {(): Rule(
     name="lion",
     function=lion,
     results=("param", "param_lo", "exp_avg", "update"),
@@ -69,7 +68,7 @@ _RULE = Rule(
     states=(("exp_avg", FIRST),),
     coefficients=(Coefficients(complements, ("one_minus_beta1", "one_minus_beta2")),),
     decoupled=True,
-)  # fmt: skip
+)}  # fmt: skip
 
 
 class Lion(LowPrecisionOptimizer):
@@ -100,6 +99,7 @@ class Lion(LowPrecisionOptimizer):
 
     # Strategies that differ only in the second moment do not apply.
     precisions = WITHOUT_SECOND
+    rules = _RULES
 
     def __init__(
         self,
@@ -114,23 +114,13 @@ class Lion(LowPrecisionOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "weight_decay": weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         validation.number("learning rate", group["lr"])
         validation.betas(group["betas"])
         validation.number("weight_decay value", group["weight_decay"])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -13,28 +13,25 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.kernels import algorithms, registry, streams
+from mcf.kernels import registry, streams
 from mcf.kernels.algorithms.primitives import ONE, neg, rn
-from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import BF16, FP64, Format
 from mcf.kernels.tables import as_tensor
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
+from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
-from mcf.optim.rule.terms import param_terms
-from mcf.optim.sharding.lines import Replicas
 from mcf.optim.sharding.owners import Owners
+from mcf.optim.sharding.processes import Replicas
 from mcf.optim.sharding.shards import is_sharded
-from mcf.optim.step import stretched
+from mcf.optim.step import opaque_operator
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
-from mcf.optim.step.opaque_operator import registered
+from mcf.optim.step.launch import Launcher
 from mcf.optim.step.table import Table
-from mcf.optim.storage.base import Coding
 from mcf.optim.storage.slots import accumulate, ahead, param_value, scaled_gradient
-from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic, PrecisionName
 
 
 def muon_momentum(
@@ -77,6 +74,22 @@ def complement(momentum):
     return (rn(ONE - momentum),)
 
 
+# The first half of a step, with Nesterov momentum and without: the buffer, and the matrix to
+# orthogonalise.
+MOMENTUM = {
+    nesterov: Rule(
+        name="muon_nesterov" if nesterov else "muon_momentum",
+        function=muon_momentum,
+        results=("momentum_buffer", "direction"),
+        made=("direction",),
+        metrics=param_terms,
+        metric_count=3,
+        states=(("momentum_buffer", FIRST),),
+        slots=(("ahead", nesterov_ahead if nesterov else plain_ahead),),
+    )
+    for nesterov in (False, True)
+}
+
 # The second half of a step, which neither reads nor writes the buffer.
 UPDATE = Rule(
     name="muon",
@@ -87,55 +100,6 @@ UPDATE = Rule(
     decoupled=True,
     shaped=True,
 )
-
-
-def momentum_kernel(arith: Arithmetic, form: GradientForm, nesterov: bool) -> Elementwise:
-    """Return the kernel of the first half: the buffer, and the matrix to orthogonalise."""
-    first = arith.strategy.first
-    how = first.stochastic, first.coding
-    return _momentum_kernel(arith.format, arith.first_moment, form, nesterov, *how)
-
-
-@functools.cache
-def _momentum_kernel(
-    arithmetic: Format,
-    stored: Format,
-    form: GradientForm,
-    nesterov: bool,
-    stochastic: bool,
-    coding: Coding | None,
-) -> Elementwise:
-    words = ["muon_nesterov" if nesterov else "muon_momentum", arithmetic.name, stored.name]
-    words += ["stochastic"] if stochastic else []
-    rounding = algorithms.stochastic if stochastic and coding is None else None
-    buffer = Field("momentum_buffer", stored, written=True, rounding=rounding, draw="first")
-    codes = [] if coding is None else [Code(buffer.name, coding.decode, coding.encode)]
-    return registered(
-        Elementwise(
-            name="_".join(words) + form.suffix(stored),
-            function=muon_momentum,
-            results=("momentum_buffer", "direction"),
-            fields=(
-                Field("grad", form.format),
-                *([Field("grad_lo", form.format)] if form.paired else []),
-                buffer,
-                Field("direction", arithmetic, read=False, written=True),
-            ),
-            stores=(("momentum_buffer", "momentum_buffer"), ("direction", "direction")),
-            arithmetic=arithmetic,
-            scalars=("grad_scale", "momentum", "one_minus_momentum")
-            + (("grad_limit",) if form.clipped else ())
-            + (streams.SCALARS if stochastic else ()),
-            absent=(() if form.paired else ("grad_lo",))
-            + (() if form.clipped else ("grad_limit",)),
-            rounded=("momentum_buffer", "direction") if stored == arithmetic else ("direction",),
-            slots=(
-                ("scaled_gradient", form.slot),
-                ("ahead", nesterov_ahead if nesterov else plain_ahead),
-            ),
-            codes=tuple(codes),
-        )
-    )
 
 
 def orthogonal_format(component: Format) -> Format:
@@ -173,15 +137,16 @@ def parts(sizes: Sequence[int]) -> Iterator[slice]:
 Half = Callable[[slice, list[Tensor]], Any]
 
 
-class Halves:
-    """A `mcf.optim.step.launch.Launcher` of two kernels with torch's iteration between them.
+class Halves(Launcher):
+    """A launcher of two kernels with torch's iteration between them.
 
     Attributes:
         first: the kernel that computes the matrices to orthogonalise.
         second: the kernel that updates the parameters.
-        names: the scalars of both kernels.
-        random: whether either draws random numbers.
     """
+
+    # The iteration needs all of a matrix.
+    whole = True
 
     def __init__(
         self,
@@ -195,7 +160,7 @@ class Halves:
         self._replicas = replicas
         arith, self._options = bucket.arithmetic, bucket.hyper.options
         read = orthogonal_format(arith.component)
-        self.first = momentum_kernel(arith, bucket.form, nesterov)
+        self.first = kernel(MOMENTUM[nesterov], arith, False, bucket.form)
         self.second = kernel(UPDATE, arith, track_metrics, GradientForm(read))
         self._direction, self._orthogonal = arith.format.dtype, read.dtype
         self.grads = 1 + bucket.form.paired
@@ -217,9 +182,6 @@ class Halves:
             found.append(torch.stack([columns[k] for k in some], 1))
         return found
 
-    # The iteration needs all of a matrix.
-    whole = True
-
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> DirectHalves | None:
         if self._replicas is not None and self._replicas.size > 1:
             return None
@@ -235,12 +197,14 @@ class Halves:
                 [*rest[:grads], rest[-1], t] for (_, *rest), t in zip(rows[part], made, strict=True)
             ]
             some, lines = table.params[part], _lines(before, part)
-            stretched.update(self.first, some, own, lines, table.live, table.first[part])
+            opaque_operator.update(self.first, some, own, lines, table.live, table.first[part])
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]
             some, lines = table.params[part], _lines(after, part)
-            return stretched.update(self.second, some, own, lines, table.live, table.first[part])
+            return opaque_operator.update(
+                self.second, some, own, lines, table.live, table.first[part]
+            )
 
         params = [row[0] for row in rows]
         owners = Owners.of(table.params[0], self._replicas)
@@ -445,19 +409,7 @@ class Muon(LowPrecisionOptimizer):
     ) -> None:
         self._rules = _divided(None if process_group is None else Replicas(process_group))
         torchs("_zeropower_via_newtonschulz")
-        defaults = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:

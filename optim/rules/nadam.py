@@ -16,7 +16,7 @@ from mcf.kernels.algorithms.pairs import mul
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
 from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.storage.slots import (
@@ -29,8 +29,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic, PrecisionName
 
 
 def nadam(
@@ -103,9 +102,9 @@ def momenta(
     )
 
 
-def _rule(name: str, *, decoupled: bool) -> Rule:
+def _rule(decoupled: bool) -> Rule:
     return two_moments(
-        name,
+        "nadam_decoupled" if decoupled else "nadam",
         nadam,
         decoupled=decoupled,
         numbers=(("mu_product", 1.0),),
@@ -115,8 +114,7 @@ def _rule(name: str, *, decoupled: bool) -> Rule:
     )
 
 
-_L2 = _rule("nadam", decoupled=False)
-_DECOUPLED = _rule("nadam_decoupled", decoupled=True)
+_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
 
 
 @functools.cache
@@ -155,6 +153,9 @@ class NAdam(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
+    variants = ("decoupled_weight_decay",)
+    rules = _RULES
+
     def __init__(
         self,
         params: ParamsT,
@@ -171,25 +172,12 @@ class NAdam(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         validation.number("momentum_decay value", group["momentum_decay"])
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _DECOUPLED if group["decoupled_weight_decay"] else _L2
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

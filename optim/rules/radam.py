@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -11,7 +9,7 @@ from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.storage.slots import (
@@ -85,13 +83,13 @@ def rectification(whole_beta2, power_whole_beta2, step):
     return (where(length > 5.0, rectified, ZERO),)
 
 
-def _rule(name: str, *, decoupled: bool) -> Rule:
+def _rule(decoupled: bool) -> Rule:
     rectified = Coefficients(rectification, ("rectification",))
+    name = "radam_decoupled" if decoupled else "radam"
     return two_moments(name, radam, decoupled=decoupled, coefficients=(rectified,))
 
 
-_L2 = _rule("radam", decoupled=False)
-_DECOUPLED = _rule("radam_decoupled", decoupled=True)
+_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
 
 
 class RAdam(MomentOptimizer):
@@ -117,6 +115,9 @@ class RAdam(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
+    variants = ("decoupled_weight_decay",)
+    rules = _RULES
+
     def __init__(
         self,
         params: ParamsT,
@@ -132,17 +133,5 @@ class RAdam(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _DECOUPLED if group["decoupled_weight_decay"] else _L2

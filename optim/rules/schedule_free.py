@@ -13,11 +13,11 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer
-from mcf.optim.options import Options
-from mcf.optim.parameters import visible
+from mcf.optim.options import Options, hyperparameters
+from mcf.optim.parameters import expansions
 from mcf.optim.precision import Precision
+from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import SECOND, SLOW, Coefficients, Rule
-from mcf.optim.rule.terms import adamw_terms
 from mcf.optim.rules.ademamix import leading_bits
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.storage import values
@@ -29,8 +29,7 @@ from mcf.optim.storage.slots import (
     scaled_gradient,
     second_moment_value,
 )
-from mcf.optim.storage.strategies import WITHOUT_FIRST, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_FIRST, Arithmetic, PrecisionName
 
 
 def schedule_free(
@@ -132,7 +131,7 @@ def small_power(x, exponent):
     return where(exponent > ONE, rn(x * x), where(exponent > ZERO, x, rn(x - x) + ONE))
 
 
-_RULE = Rule(
+_RULES = {(): Rule(
     name="schedule_free",
     function=schedule_free,
     results=(
@@ -151,7 +150,7 @@ _RULE = Rule(
              "new_lr_max", "new_weight_sum"),
         ),
     ),
-)  # fmt: skip
+)}  # fmt: skip
 
 # States that hold y while the parameter is x; the second one for an expansion's low component.
 _TRAINED = ("trained_param", "trained_param_lo")
@@ -202,6 +201,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
     """
 
     precisions = WITHOUT_FIRST
+    rules = _RULES
 
     def __init__(
         self,
@@ -220,19 +220,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "warmup_steps": warmup_steps,
-            "r": r,
-            "weight_lr_power": weight_lr_power,
-            "train_mode": True,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals()) | {"train_mode": True}
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def eval(self) -> None:
@@ -252,12 +240,12 @@ class ScheduleFreeAdamW(MomentOptimizer):
                 state = self._made(p)
                 if state and train:
                     names = [n for n in _TRAINED if n in self.state[p]]
-                    visible.restore(p, [local(self.state[p].pop(n)) for n in names])
+                    expansions.write_components(p, [local(self.state[p].pop(n)) for n in names])
                 elif state:
                     average = self._average(group, p, state)
-                    kept = zip(_TRAINED, visible.copied(p), strict=False)
+                    kept = zip(_TRAINED, expansions.copied_components(p), strict=False)
                     self.state[p].update({n: like(p, t) for n, t in kept})
-                    visible.write(p, average)
+                    expansions.write_value(p, average)
             group["train_mode"] = train
         # A cached step would not check the mode.
         self._steps.forget()
@@ -290,9 +278,6 @@ class ScheduleFreeAdamW(MomentOptimizer):
         if not group["train_mode"]:
             raise RuntimeError("step() in eval mode, where parameters are averages; call train()")
         super()._check_scheduled(group)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -13,12 +13,12 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, neg, rn, where
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
 from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import feedback_factor, momentum_feed_back
+from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
-from mcf.optim.rule.terms import param_terms
 from mcf.optim.storage.slots import (
     accumulate,
     decayed,
@@ -27,8 +27,7 @@ from mcf.optim.storage.slots import (
     regularized,
     scaled_gradient,
 )
-from mcf.optim.storage.strategies import PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic, PrecisionName
 
 
 def sgd(
@@ -83,9 +82,19 @@ def momentum_feedback(momentum, lr):
     return (feedback_factor(momentum, lr),)
 
 
-def _rule(name: str, direction: Any, *, buffer: bool = True, decoupled: bool = False) -> Rule:
+_DIRECTIONS = {
+    "sgd": plain_direction,
+    "sgd_momentum": momentum_direction,
+    "sgd_nesterov": nesterov_direction,
+}
+
+
+def _rule(name: str, decoupled: bool) -> Rule:
+    """Return the rule with one of the directions, and weight decay of either form."""
+    direction = _DIRECTIONS[name]
+    buffer = direction is not plain_direction
     return Rule(
-        name=name,
+        name=f"{name}_decoupled" if decoupled else name,
         function=sgd,
         results=("param", "param_lo", "momentum_buffer", "update"),
         metrics=param_terms,
@@ -104,12 +113,7 @@ def _rule(name: str, direction: Any, *, buffer: bool = True, decoupled: bool = F
     )
 
 
-_L2 = _rule("sgd", plain_direction, buffer=False)
-_L2_MOMENTUM = _rule("sgd_momentum", momentum_direction)
-_L2_NESTEROV = _rule("sgd_nesterov", nesterov_direction)
-_DECOUPLED = _rule("sgd_decoupled", plain_direction, buffer=False, decoupled=True)
-_DECOUPLED_MOMENTUM = _rule("sgd_momentum_decoupled", momentum_direction, decoupled=True)
-_DECOUPLED_NESTEROV = _rule("sgd_nesterov_decoupled", nesterov_direction, decoupled=True)
+_RULES = {(name, d): _rule(name, d) for name in _DIRECTIONS for d in (False, True)}
 
 
 class SGD(LowPrecisionOptimizer):
@@ -145,6 +149,7 @@ class SGD(LowPrecisionOptimizer):
         "bf16_sr", "8bit",
         "eco", "eco_stochastic", "master",
     )  # fmt: skip
+    rules = _RULES
 
     def __init__(
         self,
@@ -162,17 +167,7 @@ class SGD(LowPrecisionOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -201,12 +196,9 @@ class SGD(LowPrecisionOptimizer):
             )
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        decoupled = group["decoupled_weight_decay"]
-        if group["momentum"] == 0:
-            return _DECOUPLED if decoupled else _L2
-        if group["nesterov"]:
-            return _DECOUPLED_NESTEROV if decoupled else _L2_NESTEROV
-        return _DECOUPLED_MOMENTUM if decoupled else _L2_MOMENTUM
+        name = "sgd_nesterov" if group["nesterov"] else "sgd_momentum"
+        name = "sgd" if group["momentum"] == 0 else name
+        return self.rules[name, group["decoupled_weight_decay"]]
 
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "decoupled_weight_decay": False}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,24 +13,21 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
-from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.optim.moment_optimizer import MomentOptimizer
-from mcf.optim.options import Options
+from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Rule
+from mcf.optim.rule.metrics import adamw_terms
+from mcf.optim.rule.rule import SECOND, Rule
 from mcf.optim.rules import adamw
-from mcf.optim.sharding.across import across
-from mcf.optim.step import stretched
+from mcf.optim.sharding.processes import across
 from mcf.optim.step.bucket import Bucket
-from mcf.optim.step.kernel import GradientForm, given_scalars, kernel, states
+from mcf.optim.step.kernel import columns, kernel
+from mcf.optim.step.launch import Launcher
 from mcf.optim.step.norm import total_norm
-from mcf.optim.step.opaque_operator import registered, update_
+from mcf.optim.step.opaque_operator import update_
 from mcf.optim.step.table import Table
 from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
-
-# Steps whose learning rate is divided by the root mean square of the tensor's intended update.
 
 
 def ratios(
@@ -59,91 +55,53 @@ def ratios(
     return (where(size == ZERO, ZERO, quotient),)
 
 
-@functools.cache
-def _kernel(arith: Arithmetic, form: GradientForm) -> Elementwise:
-    """Return the kernel that writes the ratios."""
-    stored = arith.strategy.second.moment("exp_avg_sq", arith.second_moment)
-    low = ("exp_avg_sq_lo",) if len(stored) == 1 else ()
-    coding = arith.strategy.second.coding
-    given = parameters(ratios)[4:]
-    return registered(
-        Elementwise(
-            name=f"ratios_{arith.strategy.name}_{arith.component.name}"
-            + ("_strict" if arith.strict else "")
-            + form.suffix(arith.component),
-            function=ratios,
-            results=("ratio",),
-            fields=(
-                Field("grad", form.format),
-                *([Field("grad_lo", form.format)] if form.paired else []),
-                *(Field(name, fmt) for name, fmt in stored.items()),
-                Field("ratio", arith.component.register, read=False, written=True),
-            ),
-            stores=(("ratio", "ratio"),),
-            arithmetic=arith.format,
-            roundings=arith.roundings,
-            scalars=tuple(n for n in given if n != "grad_limit" or form.clipped),
-            absent=(
-                *low,
-                *(() if form.paired else ("grad_lo",)),
-                *(() if form.clipped else ("grad_limit",)),
-            ),
-            rounded=("ratio",),
-            slots=(*arith.slots().items(), ("scaled_gradient", form.slot)),
-            codes=(Code("exp_avg_sq", coding.decode, coding.encode),) if coding else (),
-        )
-    )
+RATIOS = Rule(
+    name="ratios",
+    function=ratios,
+    results=("ratio",),
+    made=("ratio",),
+    metrics=adamw_terms,
+    metric_count=4,
+    states=(("exp_avg_sq", SECOND),),
+)
 
 
-class Clipped:
-    """A `mcf.optim.step.launch.Launcher` that divides each tensor's rate by max(1, RMS).
+class Clipped(Launcher):
+    """A launcher that divides each tensor's rate by max(1, RMS).
 
     RMS^2 is the mean of the squares of `ratios` over a whole tensor, on all processes that have
     parts of it. The sum is an integer, so that it has the same bits for any order and layout.
-
-    Attributes:
-        names: the scalars of the step.
-        random: whether it draws random numbers.
     """
-
-    whole = False
 
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
         """Create the kernels of a bucket."""
-        self._step = kernel(bucket.rule, bucket.arithmetic, track_metrics, bucket.form)
-        self._ratios = _kernel(bucket.arithmetic, bucket.form)
-        self._names = tuple(states(bucket.rule, bucket.arithmetic))
-        self._grads = 1 + bucket.form.paired
-        self._wide = bucket.arithmetic.component.register.dtype
-        self.names = given_scalars(self._step)
-        self.random = self._step.random
+        super().__init__(bucket, track_metrics)
+        rule, arith = bucket.rule, bucket.arithmetic
+        self._ratios = kernel(RATIOS, arith, False, bucket.form)
+        names = columns(rule, arith, bucket.form)
+        *operands, _ = (f.name for f in self._ratios.fields)
+        self._columns = [names.index(name) for name in operands]
+        self._format = arith.format.dtype
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> None:
         return None
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        place = self.names.index("lr")
+        place, step = self.names.index("lr"), super().opaque(rows, table)
         columns = table.values.unbind(1)
         some = torch.stack([columns[self.names.index(n)] for n in self._ratios.scalars], 1)
 
         def run() -> Tensor:
             factors = self._factors(rows, table, some)
             table.values.select(1, place).mul_(factors.to(table.values.device))
-            return stretched.update(
-                self._step, table.params, rows, table.values, table.live, table.first
-            )
+            return step()
 
         return run
 
     def _factors(self, rows: Sequence[Sequence[Tensor]], table: Table, some: Tensor) -> Tensor:
         """Return 1 / max(1, RMS) of each row, float64; 1 where it is NaN."""
-        names = [n for n in self._names if n.startswith("exp_avg_sq")]
-        first = [len(row) - len(self._names) for row in rows]
-        made = [torch.empty_like(row[0], dtype=self._wide) for row in rows]
-        read = [
-            [*row[1 : 1 + self._grads], *(row[k + self._names.index(n)] for n in names), t]
-            for row, k, t in zip(rows, first, made, strict=True)
-        ]
+        made = [torch.empty_like(row[0], dtype=self._format) for row in rows]
+        read = [[*(row[k] for k in self._columns), t] for row, t in zip(rows, made, strict=True)]
         update_(self._ratios, read, some, table.live)
         found = [self._factor(p, t) for p, t in zip(table.params, made, strict=True)]
         return torch.stack([f.to(some.device) for f in found])
@@ -155,12 +113,14 @@ class Clipped:
         return torch.where(rms > 1, 1 / rms, 1.0)
 
 
-_RULE = dataclasses.replace(
-    adamw.adam_rule("stable_adamw", decoupled=True, amsgrad=False),
-    launcher=Clipped,
-    feed_back=None,
-    feedback=None,
-)
+_RULES = {
+    (): dataclasses.replace(
+        adamw.adam_rule("stable_adamw", decoupled=True, amsgrad=False),
+        launcher=Clipped,
+        feed_back=None,
+        feedback=None,
+    )
+}
 
 
 class StableAdamW(MomentOptimizer):
@@ -192,6 +152,7 @@ class StableAdamW(MomentOptimizer):
     """
 
     precisions = WITHOUT_FEEDBACK
+    rules = _RULES
 
     def __init__(
         self,
@@ -207,16 +168,5 @@ class StableAdamW(MomentOptimizer):
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "precision": precision,
-            "compute_dtype": compute_dtype,
-            "maximize": maximize,
-        }
+        defaults = hyperparameters(locals())
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mcf.optim.sharding.exchange import Group
 from mcf.optim.sharding.gradient_reduction import Sums, check
+from mcf.optim.sharding.processes import Group
 
 
 class EngineReduction:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.optim.sharding import shards
-from mcf.optim.sharding.lines import Line, OfMesh, Replicas
+from mcf.optim.sharding.processes import Group, OfMesh, Replicas
 from mcf.optim.sharding.shards import is_cut
 
 
@@ -28,7 +28,7 @@ class Owners:
         count: the number of processes, and of matrices that are exchanged at a time.
     """
 
-    def __init__(self, cut: OfMesh | None, same: Line, device: torch.device) -> None:
+    def __init__(self, cut: OfMesh | None, same: Group, device: torch.device) -> None:
         """Take the processes with different and with equal parts, and the parts' device."""
         # Matrices are exchanged in rows of this size: each has an owner among the processes with
         # different parts, and parts in all of them.
@@ -77,7 +77,7 @@ class Owners:
         here = [x.to(self._device) for x in parts]
         # The rows of matrices, one for each process that has the same parts as this one.
         rows = [range(k, min(k + self._row_size, len(params))) for k in self._starts(len(params))]
-        mine = rows[self._same.me]
+        mine = rows[self._same.rank]
         found = dict(zip(mine, self._row(params, here, mine, turn), strict=True))
         for k, x in self._from_others(here, rows, found).items():
             found[k] = x
@@ -97,7 +97,7 @@ class Owners:
         line = self._cut
         if line is None:
             return [turn(here[k]) for k in row]
-        own = row[line.me] if line.me < len(row) else None
+        own = row[line.rank] if line.rank < len(row) else None
         places: list[Any] = []
         if own is not None:
             places = [line.places(params[own], k) for k in range(line.size)]
@@ -130,7 +130,7 @@ class Owners:
         padded = flat.new_zeros(longest)
         padded[: len(flat)] = flat
         made = {}
-        for row, x in zip(rows, line.gather(padded), strict=True):
+        for row, x in zip(rows, line.all_gather(padded), strict=True):
             start = 0
             for k in row:
                 stop = start + here[k].numel()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -261,3 +262,55 @@ def _stretches(shape: tuple[int, ...], *layout: Any) -> Stretches:
     lengths = np.broadcast_to(np.diff(edges)[: len(begins)] * inner, starts.shape)
     some = lengths.ravel() > 0
     return Stretches(*(x.ravel()[some] for x in (starts, lengths, first)))
+
+
+def packed(t: Any) -> Any:
+    """Return a state for a checkpoint: 16-bit integers as bytes, others unchanged; not copied."""
+    if not isinstance(t, Tensor) or t.dtype != torch.int16:
+        return t
+    return like(t, local(t).unsqueeze(-1).view(torch.int8), (*t.shape, 2))
+
+
+def unpacked(p: Tensor, t: Any) -> Any:
+    """Return a state of a parameter from a checkpoint, packed or not."""
+    if not isinstance(t, Tensor) or t.dtype != torch.int8 or t.shape != (*p.shape, 2):
+        return t
+    here = local(t)
+    # Other software may have saved it in another layout.
+    here = here if here.stride(-1) == 1 and not here.storage_offset() % 2 else here.contiguous()
+    if any(s % 2 for s in here.stride()[:-1]):
+        here = here.contiguous()
+    return like(t, here.view(torch.int16).squeeze(-1), p.shape)
+
+
+Value = TypeVar("Value")
+
+
+class ByIdentity(Generic[Value]):
+    """A mapping keyed by objects' identity instead of equality, which keeps none alive.
+
+    A mesh of destroyed process groups equals a mesh of new ones; a mesh that is kept alive keeps
+    its groups, with two threads and their sockets each.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], Value]] = {}
+
+    def get(self, key: object) -> Value | None:
+        """Return an object's value; None if it has none."""
+        found = self._known.get(id(key))
+        return found[1] if found is not None and found[0]() is key else None
+
+    def set(self, key: object, value: Value) -> None:
+        """Store a value that does not refer to the object."""
+        at = id(key)
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            found = self._known.get(at)
+            if found is not None and found[0] is reference:
+                del self._known[at]
+
+        self._known[at] = weakref.ref(key, forget), value
+
+    def __len__(self) -> int:
+        return len(self._known)

@@ -14,10 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mcf.optim.parameters import entries, expansions, randomness
 from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.sharding import shards
-from mcf.optim.sharding.across import Across, every, everyone
+from mcf.optim.sharding.processes import Across, every, everyone
 from mcf.optim.step import gradient_scaling
 from mcf.optim.step.kernel import GradientForm, states
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic
 
 Group = dict[str, Any]
 # A parameter, after its name for error messages.
@@ -108,7 +108,7 @@ class Request:
     @functools.cached_property
     def streams(self) -> dict[Tensor, int]:
         """The number of each parameter's stream of random numbers."""
-        return randomness.numbers(self.counted)
+        return randomness.stream_numbers(self.counted)
 
     @functools.cached_property
     def places(self) -> dict[Tensor, int]:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from mcf.kernels.tables import table_of
 from mcf.optim.parameters import expansions
-from mcf.optim.sharding.across import Across, has_replicas
+from mcf.optim.sharding.processes import Across, has_replicas
 from mcf.optim.sharding.shards import local
 from mcf.optim.step.norm import Components, finite, total_norm
 
@@ -138,9 +138,6 @@ def factor(
 
     The factor is 1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm /
     (norm + 1e-6)), torch's formula for clipping the norm of all unscaled gradients; in float64.
-
-    1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
-    1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
 
     Raises:
         ValueError: for `nonfinite="raise"` with a capturable group.

@@ -13,7 +13,7 @@ from mcf.kernels.formats import Format
 from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
 from mcf.optim.step.opaque_operator import registered
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic
 
 
 @functools.cache
@@ -76,6 +76,9 @@ def kernel(
     parameter's format.
     """
     form = form or GradientForm(arithmetic.component)
+    if "param" not in (*rule.results, *parameters(rule.function)):
+        # Strategies that differ only in the parameter share the kernel.
+        arithmetic = arithmetic.without_param()
     return _kernel(rule, arithmetic, track_metrics, form)
 
 
@@ -92,9 +95,6 @@ def _kernel(
     written = {*rule.results}
     # Slots produce nothing for tensors that are absent.
     used = written | {*parameters(rule.function)}
-    if arithmetic.strict and len(rule.seconds) == 1:
-        # A pair's value is its leading word; only additions and comparisons use the other one.
-        used -= {f"{rule.seconds[0]}_lo"} - written
     formats = {name: fmt for name, fmt in every.items() if called[name] in used}
     moved, reads_gradient = "param" in written, "grad" in used
     fields = [
@@ -106,6 +106,7 @@ def _kernel(
         *([Field("grad", form.format)] if reads_gradient else []),
         *([Field("grad_lo", form.format)] if reads_gradient and form.paired else []),
         *(Field(name, fmt, written=called[name] in written) for name, fmt in formats.items()),
+        *(Field(name, arithmetic.format, read=False, written=True) for name in rule.made),
     ]
     drawn = {
         name: "second" if name in rule.seconds else "first"
@@ -122,6 +123,7 @@ def _kernel(
     ]
     stores = [("param", "param")] if moved else []
     stores += [(called[name], name) for name in formats if called[name] in written]
+    stores += [(name, name) for name in rule.made]
     renamed = tuple((alias, n) for n in formats if n == param.hidden and n != alias)
     low_words = ("param_lo", *(f"{name}_lo" for name in rule.seconds))
     supplied = {*formats, *dict(renamed)}
@@ -149,6 +151,7 @@ def _kernel(
     words += ["held"] if arithmetic.held else []
     # If components are computed, the leading one is already rounded.
     rounded = [*(["param"] if param.split else []), *(rule.seconds if second.split else ())]
+    rounded += rule.made
     spec = Elementwise(
         name="_".join(words)
         + form.suffix(arithmetic.component)

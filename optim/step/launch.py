@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.optim.step import stretched
+from mcf.optim.step import opaque_operator
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import columns, given_scalars, kernel
 from mcf.optim.step.table import Table
@@ -26,8 +26,8 @@ class Direct(Protocol):
         """
 
 
-class Launcher(Protocol):
-    """The kernels of a bucket.
+class Launcher:
+    """The kernels of a bucket: one fused kernel, unless a subclass has several.
 
     Attributes:
         names: the columns of a step's table of scalars; columns of random numbers follow.
@@ -37,42 +37,33 @@ class Launcher(Protocol):
 
     names: tuple[str, ...]
     random: bool
-    whole: bool
-
-    def direct(self, rows: Sequence[Sequence[Tensor]]) -> Direct | None:
-        """Return the kernels prepared for rows like these; None if the executor has none."""
-
-    def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        """Return a function that steps rows of tensors and returns the metrics' sums."""
-
-
-class Fused:
-    """A launcher of one fused kernel."""
-
     whole = False
 
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
-        self._spec = kernel(bucket.rule, bucket.arithmetic, track_metrics, bucket.form)
-        self.names = given_scalars(self._spec)
-        self.random = self._spec.random
+        """Create the kernel of a bucket, with sums of metrics or without."""
+        self.spec = kernel(bucket.rule, bucket.arithmetic, track_metrics, bucket.form)
+        self.names = given_scalars(self.spec)
+        self.random = self.spec.random
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> Direct | None:
-        found: Direct | None = registry.prepare(self._spec, rows)
+        """Return the kernels prepared for rows like these; None if the executor has none."""
+        found: Direct | None = registry.prepare(self.spec, rows)
         return found
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
-        return lambda: stretched.update(
-            self._spec, table.params, rows, table.values, table.live, table.first
+        """Return a function that steps rows of tensors and returns the metrics' sums."""
+        return lambda: opaque_operator.update(
+            self.spec, table.params, rows, table.values, table.live, table.first
         )
 
 
-class Partial(Fused):
+class Partial(Launcher):
     """A launcher of one kernel that needs only some of the tensors of a row."""
 
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
         super().__init__(bucket, track_metrics)
         names = columns(bucket.rule, bucket.arithmetic, bucket.form)
-        self._columns = [names.index(f.name) for f in self._spec.fields]
+        self._columns = [names.index(f.name) for f in self.spec.fields]
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> None:
         """Return None: tensors that a kernel does not write must not count as written."""
@@ -83,7 +74,5 @@ class Partial(Fused):
 
 def launcher(bucket: Bucket, track_metrics: bool) -> Launcher:
     """Return the launcher of a bucket, with sums of metrics or without."""
-    if bucket.rule.launcher is not None:
-        found: Launcher = bucket.rule.launcher(bucket, track_metrics)
-        return found
-    return Fused(bucket, track_metrics)
+    kind: type[Launcher] = bucket.rule.launcher or Launcher
+    return kind(bucket, track_metrics)

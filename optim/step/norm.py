@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.optim.sharding.across import Across
+from mcf.optim.sharding.processes import Across
 
 # Elements per block: bounds the temporary memory, and keeps it in a CPU's cache.
 BLOCK = {"cpu": 1 << 14}

@@ -22,7 +22,7 @@ from mcf.kernels.overlap import address
 from mcf.optim.sharding.shards import is_sharded, like, local
 from mcf.optim.step.bucket import Bucket, Named
 from mcf.optim.step.norm import parts
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
+from mcf.optim.storage.strategies import Arithmetic
 
 # Elements compared at a time: bounds the temporary memory.
 _PART = 1 << 20

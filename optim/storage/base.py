@@ -101,7 +101,7 @@ class Storage:
         """Return the algorithm that adds an update to a parameter.
 
         Args:
-            strict: whether every operation is rounded (`mcf.optim.storage.strategy_arithmetic`).
+            strict: whether every operation is rounded (`mcf.optim.storage.strategies`).
             held: whether the parameter is an expansion that holds its low word.
             random: whether its words are rounded by `roundings` when they are stored.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mcf.convert.rounding import round_odd, round_to
 from mcf.kernels.algorithms import words
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP32
@@ -41,31 +42,9 @@ def less(value: Value, stored: Tensor) -> Value:
 
 
 def rounded(value: Value, dtype: torch.dtype) -> Tensor:
-    """Return a value rounded once to nearest, ties to even.
-
-    Rounding to odd first makes the last rounding correct (Boldo and Melquiond 2008,
-    doi:10.1109/TC.2007.70819); torch itself goes through float32 to the 16-bit formats.
-    """
+    """Return a value rounded once to nearest, ties to even."""
     s, e = value
-    if dtype == torch.float64:
-        return s.clone()
-    odd = _to_odd(s, e)
-    if dtype == torch.float32:
-        return odd.float()
-    near = odd.float()
-    there = near.isfinite()
-    return _to_odd(near, torch.where(there, odd - near.double(), 0.0)).to(dtype)
-
-
-def _to_odd(near: Tensor, rest: Tensor) -> Tensor:
-    """Return near + rest rounded to odd in near's format; near is the sum rounded to nearest."""
-    kind = torch.int64 if near.dtype == torch.float64 else torch.int32
-    bits = near.view(kind)
-    # If near exceeds the sum in magnitude, the neighbour towards 0 is the lower bound.
-    beyond = (rest != 0) & ((rest < 0) == (near > 0))
-    lower = torch.where(beyond, bits - 1, bits)
-    odd = torch.where(rest != 0, lower | 1, bits)
-    return torch.where(near.isfinite() & (near != 0), odd, bits).view(near.dtype)
+    return s.clone() if dtype == torch.float64 else round_to(round_odd(s, e), dtype)
 
 
 def split(value: Value, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ MORE += [("ddp", (2, 1, 1)), ("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp
 @pytest.mark.parametrize(("how", "sizes"), everyday([*MESHES, *MORE], MESHES))
 def test_bytes_held_and_sent_are_those_on_paper(world: World, how: str, sizes: Any) -> None:
     mesh = Mesh(*sizes)
-    work = Work(SMALL, 40, windows=2, micro_batches=1, state_bytes=8)
+    work = Work(SMALL, 40, windows=2, micro_batches=1)
     held, sent = scaling.memory(work, mesh), scaling.traffic(work, mesh)
     for found in world.run(mesh.devices, together_cases.held, how, sizes):
         for key in ("parameters", "gradients", "states"):
@@ -60,6 +60,7 @@ def test_bytes_held_and_sent_are_those_on_paper(world: World, how: str, sizes: A
 
 def test_bytes_of_states_are_counted() -> None:
     expected = {"plain": 4, "kahan": 6, "light": 6, "plus": 8, "fp32_states": 8, "master": 12}
+    expected["split16_sr"] = Work.state_bytes
     assert {name: state_bytes(name) for name in expected} == expected
     assert set(expected) <= set(PRECISIONS)
 
@@ -70,6 +71,7 @@ def test_dry_run(capsys: pytest.CaptureFixture[str], reduce: str) -> None:
     assert main([*arguments, "--micro-batch=1", f"--reduce={reduce}"]) == 0
     text = capsys.readouterr().out
     assert "6,738,415,616 parameters" in text
+    assert "; split16_sr on 64" in text
     rows = [line.split() for line in text.splitlines()]
     assert [row[0] for row in rows[2:6]] == ["ddp", "fsdp", "hsdp", "fsdp+tp"]
     work = Work(SHAPES["llama-7b"], 32000, 1, 16)

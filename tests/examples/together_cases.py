@@ -181,7 +181,7 @@ def held(how: str, sizes: tuple[Any, ...]) -> dict[str, float]:
         return t.numel() * t.element_size()
 
     parallel = Parallel(SMALL, 40, 0, torch.device("cpu"), Mesh(*sizes), how, "engine", 1)
-    optimizer = mcf.optim.AdamW(parallel.named_parameters(), precision="plus")
+    optimizer = mcf.optim.AdamW(parallel.named_parameters(), precision="split16_sr")
     windows = torch.arange(2 * (SMALL.context + 1)).view(2, -1) % 40
     gather = getattr(distributed, "all_gather_single", None)
     name = "all_gather_single" if gather is not None else "all_gather_into_tensor"

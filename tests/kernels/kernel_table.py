@@ -21,15 +21,14 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.registers import primitives
-from mcf.optim.gradients import accumulator, moment_formulas
+from mcf.optim.companions import accumulator, moment_accumulator
+from mcf.optim.companions import wrap_storage as plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.rule.rule import Rule
-from mcf.optim.rules import adamw, muon, stable_adamw
+from mcf.optim.rules import muon, stable_adamw
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
-from mcf.optim.storage.strategies import STRATEGIES
-from mcf.optim.storage.strategy_arithmetic import Arithmetic, arithmetic
-from mcf.optim.wrap import wrap_storage as plugin_storage
+from mcf.optim.storage.strategies import STRATEGIES, Arithmetic, arithmetic
 from tests.kernels.function_kernels import complex_kernels, elementary_kernels
 
 
@@ -43,10 +42,6 @@ def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOpt
     for info in pkgutil.walk_packages(mcf.optim.__path__, "mcf.optim."):
         module = importlib.import_module(info.name)
         members = vars(module).values()
-        rules = [v for v in members if isinstance(v, Rule)]
-        # Of a rule whose step is more than one kernel, that which is made of a rule.
-        if muon.Muon in members:
-            rules = [muon.UPDATE]
         classes = [
             v
             for v in members
@@ -55,8 +50,14 @@ def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOpt
             # Public classes say that they are of `mcf.optim`.
             and v.__init__.__code__.co_filename == module.__file__
         ]
+        # Of a rule whose step is two kernels, the one that reads a whole parameter.
+        rules = (
+            [muon.UPDATE]
+            if muon.Muon in classes
+            else [r for c in classes for r in getattr(c, "rules", {}).values()]
+        )
         if rules:
-            yield rules, classes
+            yield list(dict.fromkeys(rules)), classes
 
 
 def arithmetics(precisions: set[str]) -> list[Arithmetic]:
@@ -113,7 +114,7 @@ def muon_kernels() -> list[Elementwise]:
         if arith == Arithmetic(STRATEGIES["light"], BF16, strict=False):
             forms.append(GradientForm(FP32, clipped=True))
         for form, nesterov in itertools.product(forms, (False, True)):
-            found[muon.momentum_kernel(arith, form, nesterov)] = None
+            found[kernel(muon.MOMENTUM[nesterov], arith, False, form)] = None
         form = GradientForm(muon.orthogonal_format(arith.component))
         if form.format != arith.component:
             found |= dict.fromkeys(kernel(muon.UPDATE, arith, t, form) for t in (False, True))
@@ -123,13 +124,13 @@ def muon_kernels() -> list[Elementwise]:
 def clipping_kernels() -> list[Elementwise]:
     """What StableAdamW sums before its step, under each of its arithmetics."""
     found = arithmetics(set(mcf.optim.StableAdamW.precisions))
-    return [stable_adamw._kernel(a, GradientForm(a.component)) for a in found]
+    return [kernel(stable_adamw.RATIOS, a, False) for a in found]
 
 
 def accumulation_kernels() -> list[Elementwise]:
     """Gradients into AdamW's moments, and the step that these make; none feeds errors back."""
     found = arithmetics({p for p in mcf.optim.AdamW.precisions if not STRATEGIES[p].feedback})
-    parts = moment_formulas.parts(adamw.rule(amsgrad=False))
+    parts = moment_accumulator.parts(mcf.optim.AdamW.rules[(False,)])
     assert parts is not None
     return list(dict.fromkeys(kernel(part, arith, False) for part in parts for arith in found))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mcf.optim import CPUOffloadOptimizer
-from mcf.optim.offload.transfers import Transfers
+from mcf.optim.companions.transit import Transfers
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, random
 

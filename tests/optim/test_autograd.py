@@ -103,26 +103,6 @@ def test_steps_are_not_recorded() -> None:
     assert not any(t.requires_grad for t in optimizer.state[p].values())
 
 
-def test_compiled_training_step() -> None:
-    # torch.compile of a whole training step leaves the optimizer's part as it is, without a word.
-    def train(compiled: bool) -> dict[str, torch.Tensor]:
-        p = parameter(100, BF16, 1)
-        optimizer = AdamW([p], 1e-2)
-        x = random(100, BF16, 2)
-
-        def step() -> None:
-            optimizer.zero_grad()
-            (p * x).float().square().sum().backward()
-            optimizer.step()
-
-        run = torch.compile(step, backend="eager") if compiled else step
-        for _ in range(3):
-            run()
-        return stored(optimizer)
-
-    assert_same(train(True), train(False))
-
-
 @pytest.mark.parametrize(
     "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 )

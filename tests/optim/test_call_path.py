@@ -21,12 +21,5 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_repeated_step(script: ModuleType) -> None:
     with mcf.executor("numba"):
         found = script.passed(script.step(AdamW, precision="plus"))
-    assert len(found.functions) < 100
-    assert len(found.files) < 13
-    first = script.step(AdamW, precision="plus")
-    # The mutant: a step that is checked in full each time.
-    optimizer = first.__self__
-    with mcf.executor("numba"):
-        full = script.passed(lambda: (optimizer._steps.forget(), first()))
-    assert len(full.functions) > 2 * len(found.functions)
-    assert len(full.files) > 12
+    assert len(found.functions) < 80
+    assert len(found.files) < 10

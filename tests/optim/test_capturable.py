@@ -17,9 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW, NAdam, moment_optimizer
-from mcf.optim.rule import formulas
-from mcf.optim.rules import sgd
+from mcf.optim import SGD, AdamW, NAdam
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, parameter, random, stored
@@ -235,35 +233,3 @@ def test_capture_needs_capturable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match=r"params\[0\] of param_groups\[0\] has no state on cpu"):
         optimizer.step()
     assert not optimizer.state
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-def test_the_count_of_each_parameter() -> None:
-    # The mutant: the count of the first for all.
-    with mcf.executor("torch"):
-        params = [parameter(3, FP64, k) for k in range(2)]
-        optimizer = AdamW(params, 1e-2, capturable=True)
-        params[0].grad = torch.ones_like(params[0])
-        optimizer.step()
-        for p in params:
-            p.grad = torch.ones_like(p)
-        before = params[1].detach().clone()
-        optimizer.step()
-        assert [optimizer.state[p]["step"].item() for p in params] == [2, 1]
-        alone = Parameter(before)
-        other = AdamW([alone], 1e-2)
-        alone.grad = torch.ones_like(alone)
-        other.step()
-        assert_same_bits(params[1], alone)
-
-
-def test_formulas_are_those_of_the_papers() -> None:
-    from mcf.kernels import host
-
-    b1, b2, t = 0.9, 0.999, 37
-    p1, p2 = b1**t, b2**t
-    _, _, *rest = host.bind(moment_optimizer.corrections)(b1, b2, p1, p2)
-    assert rest == [1 - p1, 1 / (1 - p1), 1 - p2, 1 / (1 - p2)]
-    assert host.bind(formulas.feedback_factor)(0.9, 0.0) == 0.0
-    assert host.bind(sgd.dampened)(0.25, 1.0) == (1.0,)
-    assert host.bind(sgd.dampened)(0.25, 2.0) == (0.75,)

@@ -97,27 +97,6 @@ def test_stochastic_low_words_come_along_where_there_are_some(target: str) -> No
             convert(trained("plus"), target, low="stochastic")
 
 
-HOLDS = {
-    # What each keeps of the parameter, and of the second moment, in bits of a float32's 24.
-    ("split16", "master"): {"param", "exp_avg", "exp_avg_sq"},
-    ("light", "plus"): {"param", "exp_avg", "exp_avg_sq"},
-    ("kahan", "light"): {"param", "exp_avg", "exp_avg_sq"},
-    ("split8", "split16"): {"param", "exp_avg", "exp_avg_sq"},
-    ("plain", "split8"): {"param", "exp_avg", "exp_avg_sq"},
-    ("master", "split16"): {"param"},
-    ("plus", "light"): {"param", "exp_avg"},
-    ("fp32_states", "master"): {"param", "exp_avg", "exp_avg_sq"},
-}
-
-
-@pytest.mark.parametrize(("pair", "exact"), HOLDS.items(), ids=["-to-".join(p) for p in HOLDS])
-def test_exact_where_the_target_holds_the_value(pair: tuple[str, str], exact: set[str]) -> None:
-    _, report = convert(trained(pair[0]), pair[1])
-    assert {r.what for r in report.rounded} == {"param", "exp_avg", "exp_avg_sq"} - exact
-    assert report.exact == (len(exact) == 3)
-    assert str(report) == "exact" if report.exact else "rounded, by at most" in str(report)
-
-
 def table() -> dict[tuple[str, str], str]:
     """The table of docs/drop_in.md: what is rounded from one precision to another."""
     page = (Path(__file__).parents[2] / "docs" / "drop_in.md").read_text()

@@ -12,19 +12,22 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from mcf.optim import SGD, Adam, Adamax, NAdam, RAdam
+from mcf.optim import SGD, Adam, Adamax, AdamW, Lion, NAdam, RAdam
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP64, assert_same, parameter, steps, stored
+from tests.optim.variants import RECENT_RULES, Variant
 
 MAKES = (Adam, NAdam, RAdam, Adamax, SGD)
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("make", [*MAKES, AdamW, Lion])
 @pytest.mark.usefixtures("on_torch")
 def test_apart_from_the_rate(make: Any) -> None:
     """p <- p (1 - lr / peak_lr weight_decay) where all gradients are 0, whatever the rate."""
-    options = {"weight_decay": 0.25, "decoupled_weight_decay": True, "decouple_lr": True}
+    options = {"weight_decay": 0.25, "decouple_lr": True}
+    if make in MAKES:
+        options["decoupled_weight_decay"] = True
     for rate in (2.0**-10, 0.5):
         p = Parameter(torch.ones(3, dtype=FP64))
         optimizer = make([p], rate, **options)
@@ -35,6 +38,18 @@ def test_apart_from_the_rate(make: Any) -> None:
         # Powers of two: every operation is exact.
         right = (1 - 2.0**-2) * (1 - 2.0**-3) * (1 - 2.0**-4)
         assert_same_bits(p.detach(), torch.full((3,), right, dtype=FP64))
+
+
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
+@pytest.mark.parametrize("variant", RECENT_RULES, ids=str)
+@pytest.mark.usefixtures("on_torch")
+def test_decay_at_the_peak_rate_is_larger_by_its_inverse(variant: Variant) -> None:
+    found = []
+    for options in ({"weight_decay": 0.5}, {"weight_decay": 0.005, "decouple_lr": True}):
+        p = parameter(6, FP64)
+        steps(variant.make([p], **{**variant.options, "lr": 0.01, **options}), 1)
+        found.append(p.detach())
+    assert (found[0] - found[1]).abs().max() < 1e-15
 
 
 @pytest.mark.parametrize("make", MAKES)

@@ -8,12 +8,10 @@ moments rounded to nearest, a weight rounded in between.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
@@ -141,20 +139,3 @@ def test_conversion_between_float32_and_split16_is_exact_and_goes_on_with_the_sa
             run(optimizer, 3, 2)
         assert_same_training(wide, split)
         assert_same(stored(back), stored(wide))
-
-
-@pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "4bit"])
-def test_checkpoints_of_float32_parameters_go_on_with_the_same_bits(precision: str) -> None:
-    with mcf.executor("torch"):
-        optimizer = started(AdamW, precision, FP32, lr=1e-2, seed=3)
-        run(optimizer, 0, 2)
-        params: list[Tensor] = optimizer.param_groups[0]["params"]
-        file = io.BytesIO()
-        torch.save([[p.detach() for p in params], optimizer.state_dict()], file)
-        file.seek(0)
-        weights, state = torch.load(file, weights_only=True)
-        other = AdamW([Parameter(w) for w in weights], precision=precision)
-        other.load_state_dict(state)
-        for each in (optimizer, other):
-            run(each, 2, 2)
-        assert_same(stored(other), stored(optimizer))

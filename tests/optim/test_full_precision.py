@@ -10,6 +10,7 @@ precision. float32 parameters have them where the precision rounds no moment sto
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -33,35 +34,30 @@ def plain_cases(precisions: Sequence[str]) -> list[tuple[torch.dtype, str]]:
     return [(d, p) for d in FULL for p in precisions if d == FP64 or p not in fewer]
 
 
+ADAMW = [
+    (mcf.optim.AdamW, *case, compute_dtype)
+    for case in plain_cases(list(mcf.optim.PRECISIONS))
+    for compute_dtype in (FP32, torch.bfloat16, torch.float16)
+]
+SGD = [(mcf.optim.SGD, *case, FP32) for case in plain_cases(mcf.optim.SGD.precisions)]
+
+
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=9)
-@pytest.mark.parametrize(("dtype", "precision"), plain_cases(list(mcf.optim.PRECISIONS)))
-@pytest.mark.parametrize("compute_dtype", [FP32, torch.bfloat16, torch.float16])
-def test_every_adamw_precision_is_plain(
-    dtype: torch.dtype, precision: str, compute_dtype: torch.dtype
+@pytest.mark.parametrize(("make", "dtype", "precision", "compute_dtype"), [*ADAMW, *SGD])
+def test_every_precision_is_plain(
+    make: Any, dtype: torch.dtype, precision: str, compute_dtype: torch.dtype
 ) -> None:
+    rule = {"momentum": 0.9} if make is mcf.optim.SGD else {}
     results = []
     for options in (
         {"precision": "plain"},
         {"precision": precision, "compute_dtype": compute_dtype},
     ):
-        optimizer = mcf.optim.AdamW([parameter((5, 7), dtype)], 1e-2, **options)  # type: ignore[arg-type]
+        optimizer = make([parameter((5, 7), dtype)], 1e-2, **rule, **options)
         steps(optimizer, 5)
         results.append(stored(optimizer))
     assert_same(results[1], results[0])
-    assert results[0].keys() == {
-        f"0.{n}" for n in ("param", "grad", "step", "exp_avg", "exp_avg_sq")
-    }
-    assert results[0]["0.exp_avg"].dtype == results[0]["0.exp_avg_sq"].dtype == dtype
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.sampled
-@pytest.mark.parametrize(("dtype", "precision"), plain_cases(mcf.optim.SGD.precisions))
-def test_every_sgd_precision_is_plain(dtype: torch.dtype, precision: str) -> None:
-    results = []
-    for chosen in ("plain", precision):
-        optimizer = mcf.optim.SGD([parameter((5, 7), dtype)], 1e-2, 0.9, precision=chosen)
-        steps(optimizer, 5)
-        results.append(stored(optimizer))
-    assert_same(results[1], results[0])
+    moments = ("momentum_buffer",) if rule else ("exp_avg", "exp_avg_sq")
+    assert results[0].keys() == {f"0.{n}" for n in ("param", "grad", "step", *moments)}
+    assert {results[0][f"0.{n}"].dtype for n in moments} == {dtype}

@@ -24,7 +24,7 @@ import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW, Muon, NAdam
 from mcf.optim.step import interrupts
-from mcf.optim.step.direct import DirectBucket
+from mcf.optim.step.prepared import DirectBucket
 from tests.optim.helpers import BF16, FP32, assert_same, random, stored
 
 OURS = str(Path(mcf.optim.__file__).parent)

@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 import torch
 
-from mcf.optim import SGD, AdamW, WeightsRewrittenWarning
+from mcf.optim import AdamW
 from tests.helpers import assert_same_bits, numbers
-from tests.optim.helpers import BF16, FP32, FP64, Case, cases, parameter, random, steps, value
+from tests.optim.helpers import BF16, FP32, FP64, Case, cases, parameter, steps, value
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -46,17 +46,6 @@ def test_sum_of_the_components(case: Case) -> None:
     assert_same_bits(rounded, expected)
 
 
-def test_it_is_more_than_the_parameter() -> None:
-    # What the parameter alone would lose: its rounding is what is left in the low words.
-    p = parameter(100, BF16)
-    optimizer = AdamW([p], 1e-4)
-    steps(optimizer, 5)
-    stored = optimizer.master_weight(p)
-    assert isinstance(stored, torch.Tensor)
-    assert_same_bits(stored.to(BF16), p.detach())
-    assert (stored != p.detach().float()).float().mean() > 0.5
-
-
 @pytest.mark.parametrize("precision", AdamW.precisions)
 def test_before_the_first_step(precision: str) -> None:
     p = parameter(4, BF16)
@@ -88,31 +77,6 @@ def test_it_is_a_copy() -> None:
         assert isinstance(stored, torch.Tensor)
         stored.zero_()
         assert_same_bits(value(optimizer, p), before)
-
-
-def test_what_others_write_reaches_the_master_copy() -> None:
-    p = parameter(4, BF16)
-    optimizer = AdamW([p], 1e-3, precision="master")
-    steps(optimizer, 1)
-    with torch.no_grad():
-        p.fill_(100)
-    with pytest.warns(WeightsRewrittenWarning):
-        steps(optimizer, 1)
-    stored = optimizer.master_weight(p)
-    assert isinstance(stored, torch.Tensor)
-    assert (stored - 100).abs().max() < 0.1
-    assert_same_bits(p.detach(), stored.to(BF16))
-
-
-def test_sgd() -> None:
-    p = parameter(4, BF16)
-    optimizer = SGD([p], 1e-3)
-    p.grad = random(4, BF16, 1)
-    optimizer.step()
-    torch.testing.assert_close(
-        optimizer.master_weight(p), parameter(4, BF16).detach().float() - 1e-3 * p.grad.float(),
-        rtol=2**-15, atol=0,
-    )  # fmt: skip
 
 
 def test_tensor_that_is_not_a_parameter() -> None:

@@ -22,7 +22,6 @@ from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import (
     BF16,
-    FP16,
     FP32,
     FP64,
     FULL,
@@ -39,12 +38,9 @@ from tests.optim.helpers import (
 )
 from tests.optim.register_model import Registers
 from tests.optim.strict_model import Strict
-from tests.optim.variants import NEW, Variant, pairs
+from tests.optim.variants import NEW, Variant, named, pairs
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-4, "weight_decay": 0.1}
-MOMENTUM: dict[str, Any] = {
-    "lr": 1e-2, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.1, "nesterov": False,
-}  # fmt: skip
 
 
 class RecordingRegisters(Registers):
@@ -148,32 +144,12 @@ def test_adamw(case: Case) -> None:
 
 
 @pytest.mark.sampled(every=9)
-@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
+@pytest.mark.parametrize(("variant", "case"), pairs([*NEW, named("sgd")], "few"), ids=str)
 def test_other_rules(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):
         measured, expected = one_more_step(variant.make, case, 200, **variant.options)
     assert set(measured) == {*expected, "groups"}
-    assert ("lost_exp_avg_sq" in measured) == (variant.rule not in ("adamax", "lion"))
-    assert_close(measured, expected)
-    # What it would be of another update.
-    other = {**expected, "edq": 1.01 * expected["edq"]}
-    with pytest.raises(AssertionError):
-        assert_close(measured, other)
-
-
-@pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("case", cases(("plain", "kahan", "light", "master"), (BF16,)), ids=str)
-def test_sgd(case: Case) -> None:
-    with mcf.executor("torch"):
-        measured, expected = one_more_step(SGD, case, 400, **MOMENTUM)
-    assert set(measured) == {"edq", "update_norm", "edq_ratio", "lost_param", "groups"}
-    assert_close(measured, expected)
-
-
-@pytest.mark.parametrize("case", [Case("plus", FP16, FP32), Case("light", FP16, FP16)], ids=str)
-def test_fp16(case: Case) -> None:
-    with mcf.executor("torch"):
-        measured, expected = one_more_step(AdamW, case, 200, **ADAMW)
+    assert ("lost_exp_avg_sq" in measured) == (variant.rule not in ("adamax", "lion", "sgd"))
     assert_close(measured, expected)
 
 
@@ -320,17 +296,3 @@ def test_lost_additions_by_hand() -> None:
     assert found["update_norm"] == pytest.approx(3**0.5 * 2.0**-10)
     assert found["edq_ratio"] == pytest.approx(2 / 3)
     assert_same_bits(p.detach(), torch.tensor([1, 2.0**-5 + 2.0**-10, 1, 0], dtype=BF16))
-
-
-def test_leading_component_alone_is_rejected() -> None:
-    # The mutant: an effective update that leaves out the low words.
-    p = parameter(400, BF16, 1)
-    optimizer = AdamW([p], **ADAMW, precision="light", track_metrics=True)
-    steps(optimizer, 5)
-    before = {"param": p.detach().clone(), **{n: x.clone() for n, x in optimizer.state[p].items()}}
-    p.grad = random(400, BF16, 99, 0.1)
-    optimizer.step()
-    d = intended(AdamW, Case("light", BF16, FP32), before, p.grad, 6, **ADAMW)
-    wrong = read(d, p.detach().double() - before["param"].double())
-    with pytest.raises(AssertionError):
-        assert_close(optimizer.metrics(), wrong)

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import Parameter
 
-from mcf.optim import AdamW, CPUOffloadOptimizer
+from mcf.optim import AdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, parameter
-from tests.optim.offloading import ALL, SMALL, Late, Offload, backward, model
+from tests.optim.offloading import ALL, SMALL, Offload, backward, model
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -108,21 +107,3 @@ def test_nothing_is_left_by_a_constructor_that_raises() -> None:
         each.sum().backward()
         assert each.grad is not None
         assert not each._post_accumulate_grad_hooks
-
-
-def test_early_use_would_be_seen() -> None:
-    """The mutant: without waiting, a step reads what has not arrived."""
-
-    class Hasty(Late):
-        def download(self, there: Tensor, here: Tensor) -> Any:
-            super().download(there, here)
-            return lambda: None
-
-    class Wrong(CPUOffloadOptimizer):
-        _transfers_class = Hasty
-
-    p = parameter((4, 4), BF16)
-    optimizer = Wrong([p], AdamW, **ALL, lr=0.01)
-    p.sum().backward()
-    optimizer.step()
-    assert p.isnan().all()

@@ -24,7 +24,6 @@ from mcf.optim import (
     RAdam,
     set_index_offset,
 )
-from mcf.optim.rules import muon
 from mcf.optim.step import run
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from tests.helpers import assert_same_bits
@@ -150,7 +149,7 @@ def test_streams_that_change() -> None:
 
 
 def test_numbers_that_change() -> None:
-    def changed(keep: bool, value: float) -> Any:
+    def changed(keep: bool) -> Any:
         optimizer = make(NAdam)
         if not keep:
             in_full(optimizer)
@@ -158,15 +157,13 @@ def test_numbers_that_change() -> None:
             give_gradients(optimizer, t)
             state = optimizer.state[first(optimizer)]
             if t == 2:
-                state["mu_product"].fill_(value)
+                state["mu_product"].fill_(0.5)
             if t == 4:
-                state["mu_product"] = state["mu_product"] * value
+                state["mu_product"] = state["mu_product"] * 0.5
             optimizer.step()
         return optimizer
 
-    assert_same(stored(changed(True, 0.5)), stored(changed(False, 0.5)))
-    with pytest.raises(AssertionError):
-        assert_same(stored(changed(True, 0.5)), stored(changed(True, 0.25)))
+    assert_same(stored(changed(True)), stored(changed(False)))
 
 
 @pytest.mark.slow
@@ -179,13 +176,6 @@ def test_muon_changes_its_kernel() -> None:
             optimizer.param_groups[1]["adjust_lr_fn"] = "match_rms_adamw" if t > 1 else None
             optimizer.step()
     assert_same(stored(kept), stored(reference))
-
-
-def test_muon_steps_small_matrices_together() -> None:
-    sizes = [4, 1, 0, 3, 5, 5, 1]
-    found = [(part.start, part.stop) for part in muon.parts(sizes)]
-    assert found == [(0, 3), (3, 4), (4, 5), (5, 6), (6, 7)]
-    assert [(p.start, p.stop) for p in muon.parts([0, 0])] == [(0, 2)]
 
 
 def test_hooks_and_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:

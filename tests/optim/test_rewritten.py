@@ -191,18 +191,6 @@ def test_checkpoints_in_any_order(precision: str, order: str, started: bool) -> 
     assert_same(stored(theirs), stored(optimizer))
 
 
-@pytest.mark.parametrize("precision", ["master", "plus"])
-def test_weights_alone(precision: str) -> None:
-    # The weights of a finished run into a fresh optimizer's model that has made a step.
-    net, _ = train(precision, 4)
-    other, theirs = train(precision, 1)
-    other.load_state_dict({k: t * 0 + 3 for k, t in net.state_dict().items()})
-    theirs._steps.marks.warned = True
-    steps(theirs, 1)
-    for p in other.parameters():
-        assert (p - 3).abs().max() < 0.1
-
-
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", HIDDEN)
 def test_repeated_and_general_steps(precision: str) -> None:
@@ -264,15 +252,6 @@ def test_bits_beside_a_weight_of_zero(zero: float, low: int) -> None:
     with pytest.warns(WeightsRewrittenWarning):
         optimizer.step()
     assert (p == 0).all()
-
-
-def test_a_compiled_model() -> None:
-    net, optimizer = train("master")
-    compiled: Any = torch.compile(net, backend="eager")
-    compiled.load_state_dict({k: t * 0 + 3 for k, t in compiled.state_dict().items()})
-    with pytest.warns(WeightsRewrittenWarning):
-        steps(optimizer, 1)
-    assert (net[0].weight > 2.9).all()
 
 
 def test_what_data_hides_is_told() -> None:

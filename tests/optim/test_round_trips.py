@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from mcf.optim import SGD
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
     BF16,
@@ -25,7 +24,7 @@ from tests.optim.helpers import (
     stored,
 )
 from tests.optim.state_dict_cases import SHAPES, Transfer, adamw, through_file, twin
-from tests.optim.variants import NEW, Variant, pairs, recent_pairs
+from tests.optim.variants import NEW, Variant, named, pairs, recent_pairs
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -56,34 +55,25 @@ def assert_round_trip(make: Callable[[], Any], transfer: Transfer) -> None:
     assert_same(stored(other), stored(optimizer), "after 5 more steps")
 
 
+# Moments of float32 parameters in fewer bytes.
+NARROW = [Case(precision, FP32, FP32) for precision in ("bf16_sr", "8bit", "4bit")]
+
+
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=15)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
-@pytest.mark.parametrize("case", cases() + FULL, ids=str)
+@pytest.mark.parametrize("case", cases() + FULL + NARROW, ids=str)
 def test_adamw_goes_on_with_the_same_bits(case: Case, transfer: Transfer) -> None:
     assert_round_trip(lambda: adamw(case), transfer)
 
 
-@pytest.mark.sampled(every=27)
-@pytest.mark.parametrize("transfer", [in_process, through_file])
-@pytest.mark.parametrize(
-    ("precision", "momentum"),
-    # Those of ECO need a momentum.
-    [(p, m) for p in SGD.precisions for m in (0.0, 0.9) if m or not p.startswith("eco")],
-)
-def test_sgd_goes_on_with_the_same_bits(
-    precision: str, momentum: float, transfer: Transfer
-) -> None:
-    def make() -> SGD:
-        params = [parameter(s, BF16, k) for k, s in enumerate(SHAPES)]
-        return SGD(params, 1e-2, momentum, 0.3 if momentum else 0.0, precision=precision)
-
-    assert_round_trip(make, transfer)
+SGDS = pairs([named("sgd"), named("sgd-momentum")], "cases")
+OTHERS = pairs(NEW, "few") + [pair for pair in SGDS if pair[1].dtype == BF16] + recent_pairs(1)
 
 
 @pytest.mark.sampled(every=45)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
-@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few") + recent_pairs(1), ids=str)
+@pytest.mark.parametrize(("variant", "case"), OTHERS, ids=str)
 def test_other_rules_go_on_with_the_same_bits(
     variant: Variant, case: Case, transfer: Transfer
 ) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints under schedules: those of torch and transformers, and what others write to groups."""
+"""Checkpoints under torch's schedules, and what others write to groups."""
 
 from __future__ import annotations
 
@@ -99,44 +99,6 @@ def _crossed() -> list[Any]:
 @pytest.mark.parametrize(("name", "kind"), _crossed())
 def test_schedulers_of_torch(name: str, kind: str) -> None:
     assert_resumes(optimizers()[kind], SCHEDULES[name])
-
-
-# What get_scheduler of transformers asks for by name; "layer-wise" and the like are no schedules.
-TRANSFORMERS = (
-    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
-    "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr",
-    "warmup_stable_decay", "greedy",
-)  # fmt: skip
-MORE: dict[str, dict[str, Any]] = {
-    "cosine_with_min_lr": {"min_lr": 1e-4},
-    "cosine_warmup_with_min_lr": {"min_lr": 1e-4},
-    "warmup_stable_decay": {"num_decay_steps": 3},
-}
-
-
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_schedulers_of_transformers(name: str) -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    from transformers import SchedulerType, get_scheduler
-
-    if name not in {t.value for t in SchedulerType}:
-        pytest.skip(f"this transformers has no schedule {name!r}")
-
-    def schedule(optimizer: Any) -> Any:
-        own = MORE.get(name)
-        return get_scheduler(name, optimizer, 2, 8, scheduler_specific_kwargs=own)
-
-    for kind, make in optimizers().items():
-        # "polynomial" reads a tensor of `defaults` after it has overwritten it, also with torch's.
-        if name != "polynomial" or kind not in ("tensor", "capturable"):
-            assert_resumes(make, schedule)
-
-
-def test_every_scheduler_of_transformers_is_here() -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    from transformers import SchedulerType
-
-    assert {t.value for t in SchedulerType} <= set(TRANSFORMERS)
 
 
 # -- entries of others in groups -----------------------------------------------------------------

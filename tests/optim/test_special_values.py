@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from mcf.optim import SGD, AdamW
+from mcf.optim import AdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FULL, Case, cases, parameter, random, stored
-from tests.optim.variants import NEW, VARIANTS, Variant, pairs, recent_pairs
+from tests.optim.variants import NEW, VARIANTS, Variant, named, pairs, recent_pairs
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -71,20 +71,8 @@ def test_torch_damages_the_same_elements(dtype: torch.dtype) -> None:
         assert torch.equal(mine[name].isinf(), torchs[name].isinf())
 
 
-@pytest.mark.parametrize("case", cases(("plain", "kahan", "light", "master"), (BF16,)), ids=str)
-def test_sgd_damage_stays_in_its_element(case: Case) -> None:
-    g = random(N, BF16, 2)
-    bad = g.clone()
-    bad[3] = torch.nan
-    _, p = run(SGD, case, [g, g], momentum=0.9)
-    _, q = run(SGD, case, [bad, g], momentum=0.9)
-    assert q.isnan().nonzero().flatten().tolist() == [3]
-    others = [k for k in range(N) if k != 3]
-    assert_same_bits(q[others].detach(), p[others].detach())
-
-
 @pytest.mark.sampled(every=9)
-@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
+@pytest.mark.parametrize(("variant", "case"), pairs([*NEW, named("sgd-momentum")], "few"), ids=str)
 def test_damage_stays_in_its_element_for_other_rules(variant: Variant, case: Case) -> None:
     clean = [random(N, case.dtype, t + 2, 0.1) for t in range(8)]
     spoiled = [g.clone() for g in clean]

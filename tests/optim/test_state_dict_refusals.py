@@ -123,18 +123,6 @@ def test_the_unchanged_state_is_accepted() -> None:
     steps(optimizer, 1)
 
 
-@pytest.mark.parametrize("precision", ["plain", "kahan", "light", "plus", "fp32_states", "master"])
-def test_every_other_precision_is_refused(precision: str) -> None:
-    state = of(AdamW, 3, precision=precision)
-    for other in AdamW.precisions:
-        optimizer = AdamW([parameter(3, BF16)], precision=other)
-        if other == precision:
-            optimizer.load_state_dict(state)
-        else:
-            with pytest.raises(ValueError, match=f"precision='{precision}'; .*'{other}'"):
-                optimizer.load_state_dict(state)
-
-
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_parameters_of_another_dtype_are_refused() -> None:
     # The same precision, but its states depend on the parameter's dtype.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.optim import SGD, AdamW, GradientRelease, NAdam
+from mcf.optim import SGD, AdamW, NAdam
 from mcf.optim.parameters import entries
 from mcf.optim.step import kernel as update
 from tests.helpers import assert_same_bits
@@ -37,14 +37,12 @@ def lookahead(optimizer: Any) -> None:
         p.data.copy_(slow)
 
 
+# Numba's steps are repeated ones.
+@pytest.mark.parametrize("executor", ["torch", "numba"])
 @pytest.mark.parametrize("transfer", [lambda state: state, through_file])
-def test_lookahead_resumes(transfer: Callable[[Any], Any]) -> None:
-    assert_lookahead_resumes(transfer)
-
-
-def test_lookahead_resumes_where_steps_are_repeated() -> None:
-    with mcf.executor("numba"):
-        assert_lookahead_resumes(lambda state: state)
+def test_lookahead_resumes(transfer: Callable[[Any], Any], executor: str) -> None:
+    with mcf.executor(executor):
+        assert_lookahead_resumes(transfer)
 
 
 def assert_lookahead_resumes(transfer: Callable[[Any], Any]) -> None:
@@ -199,18 +197,6 @@ def test_every_state_of_every_rule_is_known() -> None:
                 names = {"step", *(n for n, _ in rule.numbers)}
                 names |= update.states(rule, optimizer._arithmetic(group, p, "")).keys()
                 assert entries.own(names) == names
-
-
-def test_gradient_release() -> None:
-    optimizer = adamw(precision="plain")
-    for p in parameters(optimizer):
-        optimizer.state[p]["slow_buffer"] = torch.ones(2)
-    GradientRelease(optimizer)
-    for _ in range(2):
-        sum(p.float().sum() for p in parameters(optimizer)).backward()
-    for p in parameters(optimizer):
-        assert optimizer.state[p]["step"].item() == 2
-        assert_same_bits(optimizer.state[p]["slow_buffer"], torch.ones(2))
 
 
 def test_what_wrappers_add_to_defaults_is_not_asked_for() -> None:

@@ -13,7 +13,7 @@ import torch
 import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW, CollageAdamW
-from tests.optim.helpers import BF16, FP16, FP32, FP64, STRICT, Case, cases, parameter, steps
+from tests.optim.helpers import BF16, FP16, FP32, STRICT, Case, cases, parameter, steps
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -114,18 +114,6 @@ def test_sgd_states(precision: str, momentum: float, names: set[str], size: int)
     assert set(state) == {"step"} | names
     tensors = [p, p.grad, *(state[name] for name in names)]
     assert sum(t.numel() * t.element_size() for t in tensors) == size * p.numel()
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.parametrize("dtype", [FP32, FP64])
-def test_full_precision_states(dtype: torch.dtype) -> None:
-    p = parameter((3, 5), dtype)
-    optimizer = AdamW([p])
-    steps(optimizer, 1)
-    state = optimizer.state[p]
-    assert {n: t.dtype for n, t in state.items()} == {
-        "step": torch.int64, "exp_avg": dtype, "exp_avg_sq": dtype,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16])

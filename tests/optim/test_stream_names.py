@@ -19,8 +19,8 @@ from torch.nn import Parameter
 
 import mcf
 from mcf.kernels import streams
-from mcf.optim import AdamW, GradientRelease, Muon
-from mcf.optim.parameters import stream_names as naming
+from mcf.optim import AdamW, Muon
+from mcf.optim.parameters import randomness as naming
 from tests.helpers import assert_same_bits, count_different
 from tests.optim.helpers import BF16, parameter, random
 from tests.optim.stream_cases import (
@@ -115,8 +115,10 @@ def test_a_model_under_torch_compile_and_its_checkpoint() -> None:
     compiled: Any = torch.compile(net)
     names = [n for n, _ in compiled.named_parameters()]
     assert all(n.startswith("_orig_mod.") for n in names)
-    plain, other = ([q for _, q in naming.numbers(adamw(list(m.named_parameters())).param_groups)]
-                    for m in (net, compiled))  # fmt: skip
+    plain, other = (
+        list(naming.stream_numbers(adamw(list(m.named_parameters())).param_groups).values())
+        for m in (net, compiled)
+    )
     assert plain == other
 
 
@@ -145,7 +147,7 @@ def test_without_names_places_count_as_before() -> None:
     named = model()
     params = [p for _, p in named]
     optimizer = adamw(params)
-    assert [k for _, k in naming.numbers(optimizer.param_groups)] == [0, 1, 2, 3, 4]
+    assert [*naming.stream_numbers(optimizer.param_groups).values()] == [0, 1, 2, 3, 4]
     train(optimizer, named, 0, 4)
     again = model()
     assert_part(trained(lambda p: adamw(p, stream_by="place"), again), values(named))
@@ -175,17 +177,6 @@ def test_a_checkpoint_goes_on_with_what_it_was_made_with(kind: str) -> None:
         resumed.load_state_dict(saved)
         train(resumed, others, 2, 5)
         assert_part(values(others), values(named))
-
-
-def test_gradient_release() -> None:
-    whole = trained(adamw, model())
-    named = model(reversed(NAMES))
-    release = GradientRelease(adamw(named))
-    for t in range(4):
-        (sum((p * random(p.shape, BF16, 100 * t + NAMES.index(n), 0.1)).sum() for n, p in named)
-         ).backward()  # type: ignore[union-attr]  # fmt: skip
-    release.remove()
-    assert_part(values(named), whole)
 
 
 @pytest.mark.parametrize("make", [MAKERS["adamw"], MAKERS["collage"]], ids=["adamw", "collage"])

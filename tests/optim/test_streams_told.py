@@ -11,15 +11,11 @@ import pickle
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.nn import Parameter
 
 import mcf
-from mcf.optim import AdamW, set_index_offset, set_stream
-from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, parameter, random
+from mcf.optim import AdamW, set_stream
+from tests.optim.helpers import BF16, parameter
 from tests.optim.plan_cases import in_full
 from tests.optim.stream_cases import (
     NAMES,
@@ -52,21 +48,6 @@ def test_streams_that_are_told() -> None:
             part = list(zip(mine, copied.param_groups[0]["params"], strict=True))
             train(copied, part, 2, 4)
             assert_part(values(part), whole)
-
-
-def test_parts_of_one_tensor() -> None:
-    start = random((10, 33), BF16, 1)
-
-    def steps(x: Tensor, first: int) -> Tensor:
-        p = Parameter(x.clone())
-        set_index_offset(p, 33 * first)
-        optimizer = adamw([("layers.3.weight", p)])
-        for t in range(3):
-            p.grad = random(start.shape, BF16, t, 0.1)[first : first + len(x)]
-            optimizer.step()
-        return p.detach()
-
-    assert_same_bits(torch.cat([steps(start[:4], 0), steps(start[4:], 4)]), steps(start, 0))
 
 
 def test_what_changes_between_two_steps() -> None:

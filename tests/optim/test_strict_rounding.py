@@ -182,9 +182,3 @@ def test_moments_are_divided_by_their_corrections() -> None:
         optimizer.step()
         assert torch.equal(-p.detach(), divided[differ])
     assert seen > 0
-
-
-def test_one_format_is_not_the_other() -> None:
-    case = Case("plus", FP16, FP16)
-    model = Strict(format_of(BF16), "plus")
-    assert not same(measured(ADAMW, case), modelled(ADAMW, model, case))

@@ -8,7 +8,6 @@ name. In float64 our rules are torch's up to the order of a few operations, so t
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 from typing import Any
 
@@ -18,8 +17,7 @@ from torch.nn import Parameter
 
 import mcf
 import mcf.optim
-from tests.helpers.draws import bell
-from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, random, stored
+from tests.optim.helpers import BF16, FP16, FP32, FP64, random
 from tests.optim.torch_cases import OptimizerErrorEnum, optim_db
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -150,111 +148,6 @@ def test_flags_do_not_change_bits(info: Any) -> None:
     for flags in ({"foreach": True}, {"foreach": False}, {"fused": True}, {"fused": False}):
         for p, q in zip(run(ours(name), BF16, flags, 3), default, strict=True):
             assert torch.equal(p, q)
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
-def test_schedulers_go_in_the_right_direction(info: Any) -> None:
-    # torch's own criterion: a linear function of two inputs, seen through each of its schedules.
-    for schedules in info.scheduler_inputs:
-        weight = Parameter(bell((10, 5), 0, FP32))
-        bias = Parameter(bell(10, 1, FP32))
-        x = bell(5, 2, FP32)
-        optimizer = ours(info.name)([weight, bias], lr=0.01)
-        schedulers = [make(optimizer) for make in schedules]
-
-        def closure(optimizer=optimizer, weight=weight, bias=bias, x=x) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss: torch.Tensor = (weight.mv(x) + bias).pow(2).sum()
-            loss.backward()
-            return loss
-
-        first = closure().item()
-        for _ in range(20):
-            loss = optimizer.step(closure)
-            for scheduler in schedulers:
-                if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                    scheduler.step(loss.detach())
-                else:
-                    scheduler.step()
-        assert closure().item() < first
-
-
-@pytest.mark.sampled(every=9)
-@pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
-def test_tensor_lr_is_the_number(name: str, desc: str, kwargs: dict[str, Any]) -> None:
-    rate = kwargs.get("lr", 1e-2)
-    results = []
-    for lr in (
-        float(rate),
-        torch.tensor(float(rate), dtype=FP64),
-        torch.tensor([[float(rate)]]).double(),
-    ):
-        results.append(run(ours(name), BF16, {**options(name, kwargs, BF16), "lr": lr}, 3))
-    for other in results[1:]:
-        for p, q in zip(other, results[0], strict=True):
-            assert torch.equal(p, q)
-
-
-@pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
-def test_copies_keep_public_attributes_and_go_on(
-    name: str, desc: str, kwargs: dict[str, Any]
-) -> None:
-    params = [Parameter(random((3, 2), BF16, 1))]
-    optimizer = ours(name)(params, **options(name, kwargs, BF16))
-    optimizer.step()
-    params[0].grad = random((3, 2), BF16, 2)
-    optimizer.step()
-    params[0].grad = None
-
-    def public(o: Any) -> set[str]:
-        return {k for k in vars(o) if not k.startswith("_")}
-
-    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-        assert public(other) == public(optimizer)
-        assert_same(stored(other), stored(optimizer))
-        assert other.defaults.keys() == optimizer.defaults.keys()
-        for o in (optimizer, other):
-            (p,) = o.param_groups[0]["params"]
-            p.grad = random((3, 2), BF16, 3)
-        twin = copy.deepcopy(optimizer)
-        twin.param_groups[0]["params"][0].grad = random((3, 2), BF16, 3)
-        twin.step()
-        other.step()
-        assert_same(stored(other), stored(twin))
-        params[0].grad = None
-
-
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
-def test_no_gradient_and_zero_gradients(info: Any) -> None:
-    for value in (None, 0.0):
-        p = Parameter(random(7, BF16, 1))
-        optimizer = ours(info.name)([p], weight_decay=0.0)
-        p.grad = None if value is None else torch.zeros_like(p)
-        before = p.detach().clone()
-        optimizer.step()
-        assert torch.equal(p, before)
-
-
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
-def test_complex_parameters_are_refused(info: Any) -> None:
-    with pytest.raises(TypeError, match=r"dtype torch\.complex64; allowed are"):
-        ours(info.name)([Parameter(torch.zeros(2, dtype=torch.complex64))])
-
-
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
-def test_weights_only_round_trip(info: Any, tmp_path: Any) -> None:
-    params = [Parameter(random((3, 2), BF16, 1))]
-    optimizer = ours(info.name)(params)
-    params[0].grad = random((3, 2), BF16, 2)
-    optimizer.step()
-    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
-    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
-    other = ours(info.name)([Parameter(params[0].detach().clone())])
-    other.load_state_dict(loaded)
-    other.param_groups[0]["params"][0].grad = params[0].grad
-    assert_same(stored(other), stored(optimizer))
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")

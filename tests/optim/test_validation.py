@@ -15,7 +15,19 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from mcf.optim import SGD, Adam, Adamax, AdamW, CollageAdamW, Lion, NAdam, RAdam
+from mcf.optim import (
+    SGD,
+    Adam,
+    Adamax,
+    AdamW,
+    Adan,
+    AdEMAMix,
+    CollageAdamW,
+    Lion,
+    NAdam,
+    RAdam,
+    ScheduleFreeAdamW,
+)
 from tests.optim.helpers import (
     BF16,
     FP16,
@@ -86,6 +98,25 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
         ValueError,
         "precision='plus' stores a second moment in more bits, and Lion has none",
     ),
+    (
+        AdEMAMix,
+        "betas",
+        (0.9, 0.99),
+        ValueError,
+        r"Invalid betas: \(0.9, 0.99\); allowed are three",
+    ),
+    (AdEMAMix, "betas", (0.9, 0.99, 1.0), ValueError, "beta parameter at index 2: 1.0"),
+    (Adan, "betas", (0.9, 0.99, torch.tensor(0.9)), TypeError, r"betas\[2\] is a Tensor"),
+    (AdEMAMix, "alpha", -1.0, ValueError, "Invalid alpha: -1.0"),
+    (AdEMAMix, "alpha_warmup", 0, ValueError, "Invalid alpha_warmup: 0; allowed is a whole number"),
+    (AdEMAMix, "beta3_warmup", 0.5, TypeError, "beta3_warmup must be an int or None, got float"),
+    (AdEMAMix, "precision", "eco", ValueError, "precision"),
+    (Adan, "precision", "eco", ValueError, "precision"),
+    (Adan, "no_prox", 1, TypeError, "no_prox must be True or False"),
+    (ScheduleFreeAdamW, "betas", (0.0, 0.9), ValueError, r"index 0: 0; allowed is \(0, 1\)"),
+    (ScheduleFreeAdamW, "warmup_steps", -1, ValueError, "Invalid warmup_steps: -1"),
+    (ScheduleFreeAdamW, "warmup_steps", 1.5, TypeError, "warmup_steps must be an int, got float"),
+    (ScheduleFreeAdamW, "r", 3, ValueError, "Invalid r: 3; allowed are 0, 1 and 2"),
 ]
 # What every rule with these hyperparameters refuses.
 HYPERPARAMETERS += [

@@ -180,3 +180,28 @@ def test_a_process_outside_the_mesh(world: World) -> None:
     first, second = world.run(2, outside)
     assert first != second
     assert len(set(second)) == 1
+
+
+def with_summands() -> dict[str, str]:
+    """Make a step on gradients of which each process has a summand."""
+    from torch.distributed.tensor import DTensor, Partial
+
+    mesh = layouts.mesh_of(next(x for x in LAYOUTS if x.name == "rows2"))
+    named = layouts.params(Layout("same", (2,), (None,)), mesh, BF16, ((4, 6), (3,)))
+    with mcf.executor("torch"):
+        optimizer = AdamW(named, lr=0.01)
+        for k, (_, p) in enumerate(named):
+            full = layouts.gradient(p.shape, p.dtype, 0, k)
+            # Halves, which add up exactly.
+            p.grad = DTensor.from_local(full / 2, mesh, [Partial()], run_check=False)
+        optimizer.step()
+        return layouts.digests(named, optimizer)
+
+
+def test_summands_of_gradients_are_summed_in_the_step(world: World) -> None:
+    named = layouts.params(None, None, BF16, ((4, 6), (3,)))
+    with mcf.executor("torch"):
+        optimizer = AdamW(named, lr=0.01)
+        layouts.set_gradients(named, 0)
+        optimizer.step()
+    assert world.run(2, with_summands) == [layouts.digests(named, optimizer)] * 2

@@ -6,7 +6,6 @@ gives other bits than the rationals, and sums in float32 other bits on two proce
 
 from __future__ import annotations
 
-import functools
 import itertools
 from fractions import Fraction
 from typing import Any
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 import mcf
 import mcf.optim
 from mcf.convert.rounding import round_to
-from mcf.optim.sharding import gradient_sums
-from mcf.optim.sharding.gradient_sums import ExactSum
+from mcf.optim.sharding import gradient_reduction
+from mcf.optim.sharding.gradient_reduction import ExactSum
 from tests.helpers.draws import bell, power_of_two
 from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
@@ -59,9 +58,9 @@ def summed(several: list[Tensor], group: int = 1) -> ExactSum:
     for k in range(0, len(several), group):
         part = ExactSum(several[0])
         for t in several[k : k + group]:
-            gradient_sums.add([part], [t])
+            gradient_reduction.add([part], [t])
         for t in part.terms:
-            gradient_sums.add([total], [t])
+            gradient_reduction.add([total], [t])
     return total
 
 
@@ -99,27 +98,8 @@ def test_every_number_and_midpoint_is_rounded_to_the_nearest(dtype: torch.dtype)
     normal = points[(points == 0) | ((points.abs() >= least) & (points.abs() < most))]
     beyond = torch.tensor([2 * most, -3 * most, torch.inf, torch.nan], dtype=torch.float64)
     for some in (normal, torch.cat([points, beyond])):
-        found, expected = gradient_sums._nearest(some, dtype), round_to(some, dtype)
+        found, expected = gradient_reduction._nearest(some, dtype), round_to(some, dtype)
         assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
-
-
-def test_mutants_are_caught() -> None:
-    several = terms(BF16, 200)
-    exact = mean(several, 8, BF16)
-
-    def differs(found: Tensor) -> int:
-        return sum(Fraction(x) != y for x, y in zip(found.tolist(), exact, strict=True))
-
-    with mcf.executor("torch"):
-        total = summed(several)
-    assert len(total.components) > 2
-    first = ExactSum(several[0])
-    first.components = total.components[:1]
-    assert differs(first.rounded(BF16, 8)) > 10
-    in_turn = functools.partial(functools.reduce, torch.add)
-    assert differs(in_turn(several) / 8) > 100
-    assert differs((in_turn([t.float() for t in several]) / 8).bfloat16()) > 10
-    assert differs(in_turn([t / 8 for t in several])) > 100
 
 
 def test_executors_agree() -> None:
@@ -151,9 +131,9 @@ def test_what_is_not_finite_stays_whatever_the_order() -> None:
 
 def test_float32_sums_stay_within_their_bound() -> None:
     several = terms(BF16, 30)
-    total = gradient_sums.Float32Sum(several[0])
+    total = gradient_reduction.Float32Sum(several[0])
     for t in several:
-        gradient_sums.add([total], [t])
+        gradient_reduction.add([total], [t])
     for k, found in enumerate(total.total.tolist()):
         column = [Fraction(t[k].item()) for t in several]
         u = Fraction(1, 2**24)

@@ -23,7 +23,7 @@ MATRICES = ((7, 6), (1, 9), (12, 10), (0, 3), (6, 7), (4, 4))
 def runs(variant: Variant) -> list[dict[str, Any]]:
     """The options of every strategy of a rule, stochastic low words among them.
 
-    But "4bit", whose bytes most of these layouts cut: test_4_bits.py has it.
+    But "4bit", whose bytes most of these layouts cut: sharding/test_4_bits.py has it.
     """
     found = [case for case in variant.cases() if case.dtype == torch.bfloat16]
     found = [case for case in found if case.precision != "4bit"]
@@ -71,24 +71,43 @@ def of_size(size: int) -> list[Layout]:
     return [x for x in LAYOUTS if x.size == size]
 
 
-@pytest.mark.parametrize("size", LARGEST)
-def test_by_address(world: World, size: int) -> None:
-    """Kernels that are prepared once and repeated."""
-    options = [{**FIRST.options, "precision": "plus", "low": "stochastic"}]
-    check(world, of_size(size), FIRST, options, "numba")
+MUON = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
+RANDOM = {"precision": "plus", "low": "stochastic"}
+# Numba's kernels are prepared once and repeated. Muon orthogonalises each matrix whole, in one
+# process.
+FEW = {
+    "repeated": (FIRST, [{**FIRST.options, **RANDOM}], "numba"),
+    "operators": (
+        FIRST,
+        [
+            {**FIRST.options, "precision": "split16"},
+            {**FIRST.options, "precision": "8bit", "max_grad_norm": 0.5},
+        ],
+        "torch",
+    ),
+    "muon": (
+        MUON,
+        [
+            {**MUON.options, "precision": "light", "low": "stochastic"},
+            {**MUON.options, "precision": "bf16_sr"},
+        ],
+        "torch",
+    ),
+}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", LARGEST)
-def test_by_operator(world: World, size: int) -> None:
-    few = [{"precision": "split16"}, {"precision": "8bit", "max_grad_norm": 0.5}]
-    check(world, of_size(size), FIRST, [{**FIRST.options, **o} for o in few])
+@pytest.mark.parametrize("what", everyday(FEW, ["repeated"]))
+def test_layouts_of_every_size(world: World, what: str, size: int) -> None:
+    variant, options, executor = FEW[what]
+    check(world, of_size(size), variant, options, executor)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
-def test_every_strategy(world: World, size: int) -> None:
-    check(world, of_size(size), FIRST, runs(FIRST), "numba")
+@pytest.mark.parametrize("variant", [FIRST, MUON], ids=str)
+def test_every_strategy(world: World, variant: Variant, size: int) -> None:
+    check(world, of_size(size), variant, runs(variant), "numba")
 
 
 # One of each rule with a formula of its own; the others are variants.
@@ -109,23 +128,6 @@ def test_all_rules(world: World, variant: Variant) -> None:
 @pytest.mark.parametrize("variant", [*VARIANTS, *RECENT_RULES], ids=str)
 def test_every_strategy_of_every_rule(world: World, variant: Variant) -> None:
     check(world, [MIXED], variant, runs(variant), "numba")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", LARGEST)
-def test_muon(world: World, size: int) -> None:
-    """Each matrix is orthogonalised whole, by one process."""
-    muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
-    options = [{**muon.options, "precision": "light", "low": "stochastic"}]
-    options.append({**muon.options, "precision": "bf16_sr"})
-    check(world, of_size(size), muon, options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
-def test_every_strategy_of_muon(world: World, size: int) -> None:
-    muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
-    check(world, of_size(size), muon, runs(muon), "numba")
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")

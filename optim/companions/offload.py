@@ -13,11 +13,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
-from mcf.optim.gradients import reducers
-from mcf.optim.gradients.single_steps import SingleSteps
-from mcf.optim.offload.cpu_copies import Copies
-from mcf.optim.offload.gradients_in_transit import Travelling
-from mcf.optim.offload.transfers import Transfers
+from mcf.optim.companions import reducers
+from mcf.optim.companions.release import SingleSteps
+from mcf.optim.companions.transit import Copies, Transfers, Travelling
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.step import interrupts, rewritten, shared_memory
 

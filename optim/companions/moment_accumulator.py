@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
+import functools
 from collections.abc import Callable, Container
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels import streams
+from mcf.kernels.algorithms.primitives import rn
 from mcf.optim import validation
-from mcf.optim.gradients import moment_formulas, reducers
+from mcf.optim.companions import reducers
+from mcf.optim.companions.reducers import Companion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
+from mcf.optim.rule import formulas
+from mcf.optim.rule.rule import Rule
+from mcf.optim.rules.adamw import adamw, averaged, descent
 from mcf.optim.sharding.shards import like, local
-from mcf.optim.step import interrupts, shared_memory
+from mcf.optim.step import interrupts
 from mcf.optim.step.bucket import Bucket, Group, Hyperparameters, Named, Request
+from mcf.optim.step.launch import Partial
 from mcf.optim.step.run import Steps
+from mcf.optim.storage.slots import accumulate, denominator, param_value, scaled_gradient
 
 _ALLOWED = "allowed are Adam, AdamW and CollageAdamW of mcf.optim"
 
@@ -30,7 +36,7 @@ _DDP = (
 )
 
 
-class MomentAccumulator:
+class MomentAccumulator(Companion):
     r"""Adds each gradient of a backward pass to Adam's moments, and frees it.
 
     AdamA (Zhang et al. 2023, arXiv:2305.19982): gradients g_1, ..., g_k of the backward passes
@@ -78,18 +84,12 @@ class MomentAccumulator:
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        if not isinstance(optimizer, LowPrecisionOptimizer):
-            raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
+        super().__init__(optimizer, _ALLOWED)
         _check(optimizer)
-        reducers.check_flat(_named(optimizer))
-        reducers.check(list(optimizer._parameters()), _DDP)
-        for index in range(len(optimizer.param_groups)):
-            for where, p in optimizer._named(index):
-                _check_parameter(optimizer, index, where, p)
-        shared_memory.check(
-            [shared_memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad]
-        )
-        self._optimizer = optimizer
+        reducers.check(self._params, _DDP)
+        for group, where, p in optimizer._all_named():
+            _check_parameter(optimizer, group, where, p)
+        reducers.check_apart(optimizer)
         self._places = {
             p: (index, where)
             for index in range(len(optimizer.param_groups))
@@ -97,14 +97,8 @@ class MomentAccumulator:
         }
         # How many gradients of this step each parameter's moments have taken.
         self._taken: dict[Tensor, int] = {}
-        self._handles: list[RemovableHandle] = [
-            p.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
-            for p in self._places
-            if p.requires_grad
-        ]
-        said = f"{_DDP}; MomentAccumulator.close() ends it"
+        self._attend(self._take, f"{_DDP}; MomentAccumulator.close() ends it")
         self._handles += [
-            reducers.refuse(weakref.WeakMethod(self._managed), said),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
             optimizer.register_state_dict_pre_hook(self._before_state_dict),
@@ -115,18 +109,12 @@ class MomentAccumulator:
     def close(self) -> None:
         """Stop taking part in backward passes and steps."""
         self._refuse("close()")
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._detach()
         self._optimizer._accumulator = None
 
     def zero(self) -> None:
         """Check that nothing is pending when `optimizer.zero_grad()` is called."""
         self._refuse("zero_grad()")
-
-    def _managed(self) -> list[Tensor]:
-        """Return the parameters that take part."""
-        return list(self._places)
 
     def _refuse(self, what: str) -> None:
         if self._taken:
@@ -142,7 +130,7 @@ class MomentAccumulator:
         """Add the present gradient to the moments."""
         index, where = self._places[p]
         _check(self._optimizer, self)
-        _check_parameter(self._optimizer, index, where, p)
+        _check_parameter(self._optimizer, self._optimizer.param_groups[index], where, p)
         with interrupts.Deferred():
             self._do(self._optimizer._request((index, (where, p))), [p], self._taking)
             self._taken[p] = self._taken.get(p, 0) + 1
@@ -166,7 +154,7 @@ class MomentAccumulator:
         optimizer._take(Steps(optimizer._steps.marks), request)
 
     def _taking(self, bucket: Bucket) -> Bucket:
-        found = moment_formulas.parts(bucket.rule)
+        found = parts(bucket.rule)
         assert found is not None
         hyper = _Taking(bucket.hyper, self._taken.get(bucket.named[0][1], 0))
         return dataclasses.replace(bucket, rule=found[0], hyper=hyper)
@@ -240,7 +228,7 @@ class _Taking:
 
 
 def _finishing(bucket: Bucket) -> Bucket:
-    found = moment_formulas.parts(bucket.rule)
+    found = parts(bucket.rule)
     assert found is not None
     return dataclasses.replace(bucket, rule=found[1])
 
@@ -258,15 +246,14 @@ def _check(optimizer: LowPrecisionOptimizer, mine: MomentAccumulator | None = No
             raise ValueError(f"a MomentAccumulator does not go with {what}")
 
 
-def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p: Tensor) -> None:
+def _check_parameter(optimizer: LowPrecisionOptimizer, group: Group, where: str, p: Tensor) -> None:
     """Raise for a parameter whose moments cannot take gradients separately."""
-    group = optimizer.param_groups[index]
     rule = optimizer._rule(group)
-    if moment_formulas.parts(rule) is None:
+    if parts(rule) is None:
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
     if is_expansion(p):
         raise TypeError(f"{where} is an expansion; allowed are plain tensors")
-    if group["weight_decay"] != 0 and moment_formulas.is_penalty(rule):
+    if group["weight_decay"] != 0 and is_penalty(rule):
         raise ValueError(
             f"weight_decay={group['weight_decay']} of {where} is part of the gradient, and would "
             "be taken once for each micro-batch; allowed are 0, AdamW, and "
@@ -279,5 +266,94 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p
         )
 
 
-def _named(optimizer: LowPrecisionOptimizer) -> list[Named]:
-    return [found for k in range(len(optimizer.param_groups)) for found in optimizer._named(k)]
+def fold(
+    grad,
+    grad_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    grad_scale,
+    grad_limit,
+    kept1,
+    one_minus_beta1,
+    kept2,
+    kept2_lo,
+    one_minus_beta2,
+):
+    """m <- kept1 m + (1 - beta1) g;  v <- kept2 v + (1 - beta2) g^2.
+
+    The kept factor is beta for the first gradient of a step, and 1 for the others.
+    """
+    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    return averaged(
+        gradient,
+        exp_avg,
+        exp_avg_sq,
+        exp_avg_sq_lo,
+        kept1,
+        one_minus_beta1,
+        kept2,
+        kept2_lo,
+        one_minus_beta2,
+    )
+
+
+def finish(
+    param,
+    param_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    max_exp_avg_sq,
+    max_exp_avg_sq_lo,
+    lr,
+    bias_correction1,
+    inverse_bias_correction1,
+    bias_correction2,
+    inverse_bias_correction2,
+    eps,
+    weight_decay,
+):
+    """w <- max(w, v) (AMSGrad), or v;  p <- p - lr (m^ / (sqrt(w^) + eps) + weight_decay p)."""
+    shrunk = rn(weight_decay * param_value(param, param_lo))
+    max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
+        exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
+    )
+    divisor, update = descent(
+        shrunk,
+        exp_avg,
+        max_exp_avg_sq,
+        max_exp_avg_sq_lo,
+        lr,
+        bias_correction1,
+        inverse_bias_correction1,
+        bias_correction2,
+        inverse_bias_correction2,
+        eps,
+    )
+    param, param_lo = accumulate(param, param_lo, update)
+    return param, param_lo, max_exp_avg_sq, max_exp_avg_sq_lo, divisor, update
+
+
+@functools.cache
+def parts(rule: Rule) -> tuple[Rule, Rule] | None:
+    """Return the rules that add a gradient and that finish the step; None if there are none.
+
+    Both keep the states of the rule, and compute its coefficients.
+    """
+    if rule.function is not adamw:
+        return None
+    common = dataclasses.replace(rule, launcher=Partial)
+    moments = ("exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "increment")
+    taking = dataclasses.replace(
+        common, name=f"{rule.name}_fold", function=fold, results=moments, counted=False
+    )
+    moved = ("param", "param_lo", "max_exp_avg_sq", "max_exp_avg_sq_lo", "divisor", "update")
+    return taking, dataclasses.replace(
+        common, name=f"{rule.name}_finish", function=finish, results=moved
+    )
+
+
+def is_penalty(rule: Rule) -> bool:
+    """Return whether the weight decay is part of the gradient, so that each part would add it."""
+    return dict(rule.slots).get("regularized") is formulas.added_decay

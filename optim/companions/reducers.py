@@ -1,8 +1,12 @@
-"""Detection of wrappers that reduce gradients over processes only after the backward pass."""
+"""Objects that take part in backward passes, and the wrappers that do not go with them.
+
+Some wrappers reduce gradients over processes only after the backward pass.
+"""
 
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,11 +15,15 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.hooks import RemovableHandle
 
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.step import shared_memory
+from mcf.optim.step.shared_memory import Use
+
 # DistributedDataParallel of torch, and of libraries that work like it: hooks on the nodes that
 # accumulate gradients, which run after the hooks of the tensor.
 _CLASS = "DistributedDataParallel"
 
-_REASON = (
+RELEASED = (
     "gradient release does not go with DistributedDataParallel: each process would step on its own "
     "gradients before they are averaged. Its buckets hold all gradients at once, so there is "
     "nothing to release; call optimizer.step() after backward() instead, with "
@@ -30,7 +38,56 @@ ADDED = (
 )
 
 
-def check(params: Sequence[Tensor], reason: str = _REASON) -> None:
+class Companion:
+    """An object that takes part in an optimizer's backward passes or steps until it is closed."""
+
+    def __init__(
+        self, optimizer: Any, allowed: str = "allowed are optimizers of mcf.optim"
+    ) -> None:
+        """Take an optimizer of this package.
+
+        Raises:
+            TypeError: for another one.
+        """
+        if not isinstance(optimizer, LowPrecisionOptimizer):
+            raise TypeError(f"optimizer is a {type(optimizer).__name__}; {allowed}")
+        self._optimizer = optimizer
+        self._handles: list[RemovableHandle] = []
+        # Those that take part.
+        self._params = list(optimizer._parameters())
+
+    def _attend(self, hook: Callable[[Tensor], None], refusal: str) -> None:
+        """Call a hook with each parameter that has its gradient.
+
+        A `DistributedDataParallel` around any of the parameters raises with the refusal.
+        """
+        for p in self._params:
+            if p.requires_grad:
+                self._handles.append(p.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+        self._handles.append(refuse(weakref.WeakMethod(self._managed), refusal))
+
+    def _managed(self) -> list[Tensor]:
+        """Return the parameters that take part."""
+        return self._params
+
+    def _detach(self) -> None:
+        """Remove all hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def check_apart(optimizer: LowPrecisionOptimizer) -> None:
+    """Raise for parameters that FSDP has flattened, and for those that share memory.
+
+    One would be stepped before another one's memory is read, in backward's order.
+    """
+    named = [(where, p) for _, where, p in optimizer._all_named()]
+    check_flat(named)
+    shared_memory.check([Use(where, p, True) for where, p in named if p.requires_grad])
+
+
+def check(params: Sequence[Tensor], reason: str) -> None:
     """Raise RuntimeError if a `DistributedDataParallel` manages one of these parameters."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
@@ -55,8 +112,7 @@ def check_flat(named: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def refuse(
-    params: Callable[[], Callable[[], Sequence[Tensor]] | None],
-    reason: str = f"{_REASON}; GradientRelease.remove() ends the release",
+    params: Callable[[], Callable[[], Sequence[Tensor]] | None], reason: str
 ) -> RemovableHandle:
     """Make the constructor of a `DistributedDataParallel` around one of these parameters raise.
 

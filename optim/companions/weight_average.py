@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from mcf.kernels.formats import format_of
+from mcf.kernels.algorithms.primitives import ZERO, rn
+from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.formats import BF16, FP16, INT8, INT16, Format, format_of
+from mcf.kernels.formats import FORMATS as _NUMBERS
 from mcf.kernels.tables import table_of
 from mcf.optim import validation
-from mcf.optim.average import average_checkpoint, average_kernel
+from mcf.optim.companions.reducers import Companion
 from mcf.optim.conversion.weights import keep_weight, named_weights
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.parameters import visible
-from mcf.optim.sharding.shards import like, local
-from mcf.optim.step.opaque_operator import update_
+from mcf.optim.parameters import expansions
+from mcf.optim.sharding.shards import like, local, moved_like
+from mcf.optim.step.opaque_operator import registered, update_
 from mcf.optim.step.rewritten import version
 from mcf.optim.storage import values
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.slots import accumulate, param_components, param_value
 
 # The storage of an average, by the number of its components.
 KEPT: dict[int, Storage] = {1: SINGLE, 2: PAIR}
 
 
-class WeightAverage:
+class WeightAverage(Companion):
     r"""An average of all weights of an optimizer, of their stored values, kept as an expansion.
 
     a <- a + (1 - decay) (w - a) after every step, or with `decay=None` a <- a + (w - a) / n, the
@@ -78,31 +82,26 @@ class WeightAverage:
         dtype: torch.dtype | None = None,
         every: int | None = 1,
     ) -> None:
-        if not isinstance(optimizer, LowPrecisionOptimizer):
-            raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
-            )
+        super().__init__(optimizer)
         if isinstance(components, bool) or components not in KEPT:
             raise ValueError(f"Invalid components: {components!r}; allowed are 1 and 2")
         if dtype not in (None, torch.float32):
             raise ValueError(f"Invalid dtype: {dtype}; allowed are None and torch.float32")
         self.decay, self.every = decay, every
         self._check()
-        self._optimizer, self._components, self._dtype = optimizer, components, dtype
+        self._components, self._dtype = components, dtype
         # Per parameter: the number of weights averaged, and the local tensors of the components.
         self._state: dict[Tensor, dict[str, Any]] = {}
         self._calls = 0
         self._swapped = False
-        self._handles: list[RemovableHandle] = [
+        self._handles += [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
 
     def close(self) -> None:
         """Stop following `optimizer.step`; the average stays, and `update()` works."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._detach()
 
     @torch.no_grad()
     def update(self) -> None:
@@ -110,21 +109,17 @@ class WeightAverage:
         if self._swapped:
             raise RuntimeError("update() inside swapped(): the weights are the averages there")
         self._check()
-        work = [
-            (where, p)
-            for index in range(len(self._optimizer.param_groups))
-            for where, p in self._optimizer._named(index)
-            if p in self._state or not validation.later(p)
-        ]
         rows: dict[Any, list[tuple[Tensor, dict[str, Any], list[Tensor]]]] = {}
-        for where, p in work:
+        for _, where, p in self._optimizer._all_named():
+            if p not in self._state and validation.later(p):
+                continue
             entry = self._entry(where, p)
             self._check_capture(where, entry)
             weights, tensors = self._optimizer._stored(p)
             read = tensors if weights.visible else tensors[1:]
             component = format_of(self._kind(p), where)
-            stored = tuple(average_kernel.FORMATS[t.dtype] for t in read)
-            spec = average_kernel.kernel(weights, stored, KEPT[self._components], component)
+            stored = tuple(FORMATS[t.dtype] for t in read)
+            spec = kernel(weights, stored, KEPT[self._components], component)
             kept = [local(entry[n]) for n in self._names()]
             rows.setdefault((spec, p.device), []).append((p, entry, [*kept, *read]))
         for (spec, _), mine in rows.items():
@@ -141,10 +136,9 @@ class WeightAverage:
 
         Use it to fill them in place, as torch.distributed.checkpoint does.
         """
-        for index in range(len(self._optimizer.param_groups)):
-            for where, p in self._optimizer._named(index):
-                if not validation.later(p):
-                    self._state[p] = self._entry(where, p)
+        for _, where, p in self._optimizer._all_named():
+            if not validation.later(p):
+                self._state[p] = self._entry(where, p)
 
     # -- averages ------------------------------------------------------------------------------
 
@@ -190,11 +184,11 @@ class WeightAverage:
         if self._swapped:
             raise RuntimeError("swapped() inside swapped()")
         mine = [p for p, entry in self._state.items() if entry["n_averaged"]]
-        saved = list(map(visible.copied, mine))
+        saved = list(map(expansions.copied_components, mine))
         self._swapped = True
         try:
             for p in mine:
-                visible.write(p, self._value(p))
+                expansions.write_value(p, self._value(p))
             written = list(map(version, mine))
             yield
             if list(map(version, mine)) != written:
@@ -204,7 +198,7 @@ class WeightAverage:
         finally:
             self._swapped = False
             for p, before in zip(mine, saved, strict=False):
-                visible.restore(p, before)
+                expansions.write_components(p, before)
 
     @torch.no_grad()
     def copy_to_weights(self) -> None:
@@ -241,10 +235,7 @@ class WeightAverage:
             ValueError, TypeError: for other components, dtypes, shapes or parameters; then nothing
                 has changed.
         """
-        params = list(self._optimizer._parameters())
-        found = average_checkpoint.checked(
-            state_dict, params, self._names(), [self._kind(p) for p in params]
-        )
+        found = self._checked(state_dict)
         before = self.decay, self.every
         self.decay, self.every = state_dict["decay"], state_dict["every"]
         try:
@@ -252,8 +243,47 @@ class WeightAverage:
         except (ValueError, TypeError):
             self.decay, self.every = before
             raise
-        self._state = average_checkpoint.loaded(found)
+        self._state = {
+            p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found
+        }
         self._calls = int(state_dict["calls"])
+
+    def _checked(self, state_dict: Any) -> list[tuple[Tensor, Mapping[str, Any]]]:
+        """Return the entries of a checkpoint, each after its parameter."""
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
+        if sorted(state_dict) != sorted(_ENTRIES):
+            raise ValueError(f"state_dict has {sorted(state_dict)}; allowed are {list(_ENTRIES)}")
+        if state_dict["components"] != self._components:
+            raise ValueError(
+                f"state_dict has components={state_dict['components']}; this average has "
+                f"{self._components}"
+            )
+        _check_count("calls", state_dict["calls"])
+        params, names = list(self._optimizer._parameters()), self._names()
+        found = []
+        for k, entry in state_dict["state"].items():
+            if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < len(params):
+                raise ValueError(
+                    f"state_dict has an average of parameter {k!r}; the optimizer has {len(params)}"
+                )
+            where, p = f"the average of parameter {k}", params[k]
+            if sorted(entry) != sorted(("n_averaged", *names)):
+                raise ValueError(
+                    f"{where} has {sorted(entry)}; allowed are {['n_averaged', *names]}"
+                )
+            _check_count(f"n_averaged of {where}", entry["n_averaged"])
+            for name in names:
+                t, dtype = entry[name], self._kind(p)
+                if not isinstance(t, Tensor):
+                    raise TypeError(f"{name} of {where} is a {type(t).__name__}, not a tensor")
+                if t.shape != p.shape or t.dtype != dtype:
+                    raise ValueError(
+                        f"{name} of {where} has shape {list(t.shape)} and dtype {t.dtype}; its "
+                        f"parameter has {list(p.shape)}, and averages here are {dtype}"
+                    )
+            found.append((p, entry))
+        return found
 
     # -- implementation ------------------------------------------------------------------------
 
@@ -271,9 +301,19 @@ class WeightAverage:
 
     def _entry(self, where: str, p: Tensor) -> dict[str, Any]:
         """Return a parameter's state; a new one is not stored yet."""
-        return average_checkpoint.entry_of(
-            self._state.get(p), where, p, self._kind(p), self._names()
-        )
+        entry, dtype = self._state.get(p), self._kind(p)
+        if entry is None:
+            validation.parameter(where, p, True)
+            here = expansions.leading(p.detach())
+            zero = torch.zeros_like(here, dtype=dtype, memory_format=torch.preserve_format)
+            return {"n_averaged": 0, **{n: like(p, zero.clone()) for n in self._names()}}
+        kept = entry["average"]
+        if kept.shape != p.shape or kept.dtype != dtype or kept.device != p.device:
+            raise ValueError(
+                f"{where} has shape {list(p.shape)}, dtype {p.dtype} and device {p.device}, its "
+                f"average {list(kept.shape)}, {kept.dtype} and {kept.device}: they changed since"
+            )
+        return entry
 
     def _check_capture(self, where: str, entry: dict[str, Any]) -> None:
         """Raise if a CUDA graph would freeze the factor that only this update has."""
@@ -305,3 +345,84 @@ class WeightAverage:
         self._calls += 1
         if self.every is not None and self._calls % self.every == 0:
             self.update()
+
+
+# The entries of a checkpoint.
+_ENTRIES = ("calls", "components", "decay", "every", "state")
+
+
+def _check_count(what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{what} is {value!r}; allowed is a whole number from 0")
+
+
+def _placed(p: Tensor, value: Any) -> Any:
+    """Return a copy of an entry on its parameter's device and in its layout."""
+    if not isinstance(value, Tensor):
+        return value
+    return like(p, local(moved_like(p, value.detach())).to(p.device, copy=True))
+
+
+# The formats in which weights are stored.
+FORMATS: dict[torch.dtype, Format] = {**_NUMBERS, torch.int16: INT16, torch.int8: INT8}
+
+
+def average(param, param_lo, average, average_lo, weight):
+    """a <- a + c (w - a), for a weight w as it is stored.
+
+    c = 1 - decay makes an exponential average, c = 1 / n the mean of n weights, c = 1 a copy.
+    """
+    hi, lo = param_components(param, param_lo)
+    distance = rn(rn(hi - average) + rn(lo - average_lo))
+    return accumulate(average, average_lo, rn(weight * distance))
+
+
+def both_components(hi, lo):
+    """Return both components of a parameter, without rounding either away."""
+    return hi, lo
+
+
+def one_component(hi, lo):
+    """Return a parameter that is read as one number, and 0."""
+    return param_value(hi, lo), ZERO
+
+
+@functools.cache
+def kernel(
+    weights: Storage, stored: tuple[Format, ...], averages: Storage, component: Format
+) -> Elementwise:
+    """Return the kernel of averages of weights with one storage.
+
+    Args:
+        weights: the storage of the weights.
+        stored: the formats of the tensors that `weights` reads, one or two.
+        averages: the storage of the averages.
+        component: the format of the averages' components.
+    """
+    wide = component in (BF16, FP16)
+    kept = tuple(averages.moment("average", component))
+    read = ("param", "param_lo")[: len(stored)]
+    possible = ("average_lo", "param_lo")
+    names = [f.name for f in stored]
+    return registered(
+        Elementwise(
+            name="_".join(["average", weights.name, *names, averages.name, component.name]),
+            function=average,
+            results=("average", "average_lo"),
+            fields=(
+                *(Field(name, component, written=True) for name in kept),
+                *(Field(name, fmt) for name, fmt in zip(read, stored, strict=True)),
+            ),
+            stores=tuple((name, name) for name in kept),
+            arithmetic=max((component, *stored), key=lambda f: f.register.p).register,
+            roundings=(("rc", component),),
+            scalars=("weight",),
+            absent=tuple(n for n in possible if n not in (*kept, *read)),
+            rounded=("average",) if averages.split else (),
+            slots=(
+                ("accumulate", averages.accumulate(not wide, wide, False)),
+                ("param_value", weights.loaded(False)),
+                ("param_components", both_components if weights.has_low else one_component),
+            ),
+        )
+    )

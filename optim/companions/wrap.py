@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from mcf.optim import options, user_warnings, validation
 from mcf.optim.checkpoint import in_order
-from mcf.optim.parameters import randomness, stream_names
+from mcf.optim.companions import wrap_storage as storage
+from mcf.optim.parameters import randomness
 from mcf.optim.precision import Precision, by_name, parts, strategy_of
-from mcf.optim.sharding.across import everyone, place_gradient
+from mcf.optim.sharding.processes import everyone, place_gradient
+from mcf.optim.sharding.shards import is_sharded, like, local, moved_like
 from mcf.optim.step import gradient_scaling, rewritten
 from mcf.optim.step.rewritten import Marks
-from mcf.optim.storage.strategies import STRATEGIES, WITHOUT_FEEDBACK, PrecisionName, Strategy
-from mcf.optim.storage.strategy_arithmetic import Arithmetic, arithmetic
-from mcf.optim.wrap import wrap_checkpoint as checkpoint
-from mcf.optim.wrap import wrap_rules as rules
-from mcf.optim.wrap import wrap_storage as storage
+from mcf.optim.storage.strategies import (
+    STRATEGIES,
+    WITHOUT_FEEDBACK,
+    Arithmetic,
+    PrecisionName,
+    Strategy,
+    arithmetic,
+)
+from mcf.optim.validation import has_values
 
-# -- precision strategies of a wrapped optimizer -----------------------------------------------
+Group = Mapping[str, Any]
 
 # Feedback of errors needs a first moment of which the update is a multiple.
 PRECISIONS = WITHOUT_FEEDBACK
@@ -144,7 +152,7 @@ class Collage(Optimizer):
         self._options = dict(options)
         self._compute_dtype = compute_dtype
         self._marks = Marks()
-        self._second_moments = rules.names_of(second_moments)
+        self._second_moments = names_of(second_moments)
         # The options of each group that were tried, and the entries that the class writes.
         self._tried: list[tuple[dict[str, Any], frozenset[str]]] = []
         mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
@@ -161,7 +169,7 @@ class Collage(Optimizer):
 
     def _made(self, **options: Any) -> Optimizer:
         """Return the class with a stand-in for a parameter; it checks the options."""
-        return rules.made(self._class, {**self._options, **options})
+        return stand_in(self._class, {**self._options, **options})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group as torch does; the class and this package check it first."""
@@ -169,18 +177,18 @@ class Collage(Optimizer):
             param_group = by_name(param_group)
             strategy_of_group({**self.defaults, **param_group})
             given = {k: v for k, v in param_group.items() if k in self.defaults}
-            self._made(**rules.theirs(given))
+            self._made(**class_options(given))
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
             group, words = self.param_groups[index], f"param_groups[{index}]"
-            stream_names.settle(words, group)
+            randomness.set_default_key(words, group)
             for k, p in enumerate(group["params"]):
                 where = f"params[{k}] of param_groups[{index}]"
                 if not validation.later(p):
                     validation.parameter(where, p)
                     if self._arithmetic(group, p, where).strategy.random:
-                        stream_names.names(words, group)
+                        randomness.stream_names(words, group)
             self._try(index)
         except Exception:
             self.param_groups.pop()
@@ -201,12 +209,12 @@ class Collage(Optimizer):
     def _try(self, index: int) -> None:
         """Raise, before anything is changed, for options with which the class makes no step."""
         group = self.param_groups[index]
-        now = rules.snapshot(group)
+        now = snapshot(group)
         if index < len(self._tried):
             before, names = self._tried[index]
             if before == {k: v for k, v in now.items() if k not in names}:
                 return
-        names = rules.try_steps(self._made, group, f"param_groups[{index}]")
+        names = try_steps(self._made, group, f"param_groups[{index}]")
         kept = {k: v for k, v in now.items() if k not in names}
         self._tried[index:] = [(kept, names), *self._tried[index + 1 :]]
 
@@ -247,7 +255,7 @@ class Collage(Optimizer):
                     storage.check(where, p, self.state.get(p, {}), arith)
                     work.append((where, group, p, arith))
                     if arith.strategy.random and not known:
-                        known = randomness.numbers(self.param_groups)
+                        known = randomness.stream_numbers(self.param_groups)
         found = getattr(self, "found_inf", None)
         if found is not None:
             every = everyone(p for group in self.param_groups for p in group["params"])
@@ -283,12 +291,12 @@ class Collage(Optimizer):
         if scale != 1.0:
             weight.grad.mul_(scale)
         inner = self._made()
-        inner.param_groups = [{**rules.theirs(group), "params": [weight]}]
+        inner.param_groups = [{**class_options(group), "params": [weight]}]
         mine = storage.read(state, p, wide)
         inner.state = defaultdict(dict)
         if mine:
             inner.state[weight] = mine
-        rules.step(inner)
+        class_step(inner)
         found, new = inner.state[weight], weight.detach()
         stream = (0.0, 0.0)
         if arith.strategy.random:
@@ -302,7 +310,7 @@ class Collage(Optimizer):
         for name, t in found.items():
             second = name in self._second_moments
             storage.write(name, state, t, p, arith, second, stream, wide)
-        return rules.written(inner, group)
+        return written(inner, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the result of `state_dict`; every state keeps its own dtype.
@@ -315,9 +323,12 @@ class Collage(Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         state_dict = in_order(self.param_groups, state_dict)
-        checkpoint.check(self.param_groups, state_dict)
-        state = checkpoint.states(self.param_groups, state_dict)
-        for group, other in zip(self.param_groups, checkpoint.options(state_dict), strict=True):
+        # Older checkpoints key streams by index.
+        saved = [{"stream_by": "place", **group} for group in state_dict["param_groups"]]
+        check_saved(self.param_groups, saved)
+        state = copied_states(self.param_groups, saved, state_dict["state"])
+        loaded = [copy.deepcopy({k: v for k, v in g.items() if k != "params"}) for g in saved]
+        for group, other in zip(self.param_groups, loaded, strict=True):
             group.update(other)
         self.state, self._marks.left = state, {}
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -348,3 +359,157 @@ class Collage(Optimizer):
         if self._marks.perhaps(p):
             state = rewritten.followed("p", p, state, arith, False)
         return storage.value(p, state, arith, wide).clone()
+
+
+# -- checkpoints -------------------------------------------------------------------------------
+
+
+def check_saved(groups: Sequence[Group], saved: Sequence[Group]) -> None:
+    """Raise unless the groups of a checkpoint are like the optimizer's.
+
+    Raises:
+        ValueError, TypeError: for other groups, sizes, precisions or names.
+    """
+    mine, theirs = (
+        [(len(g["params"]), g.get("precision"), g.get("low", "nearest")) for g in some]
+        for some in (groups, saved)
+    )
+    if mine != theirs:
+        raise ValueError(
+            f"state_dict has groups of (parameters, precision, low) {theirs}; the optimizer {mine}"
+        )
+    for index, (group, other) in enumerate(zip(groups, saved, strict=True)):
+        loaded = {**group, **other, "params": group["params"]}
+        randomness.stream_names(f"state_dict param_groups[{index}]", loaded)
+
+
+def copied_states(
+    groups: Sequence[Group], saved: Sequence[Group], states: Mapping[Any, Any]
+) -> defaultdict[Tensor, dict[str, Any]]:
+    """Return copies of the saved states on the parameters' devices, each in its own dtype."""
+    found: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+    for index, (group, other) in enumerate(zip(groups, saved, strict=True)):
+        for k, (key, p) in enumerate(zip(other["params"], group["params"], strict=True)):
+            for name, value in states.get(key, {}).items():
+                has_values(name, f"params[{k}] of param_groups[{index}]", p, value)
+                if not isinstance(value, Tensor) or not value.dim():
+                    found[p][name] = copy.deepcopy(value)
+                    continue
+                laid = moved_like(p, value.detach()) if value.shape == p.shape else value.detach()
+                found[p][name] = laid.clone() if is_sharded(laid) else laid.to(p.device, copy=True)
+    return found
+
+
+# -- the wrapped class -------------------------------------------------------------------------
+
+# Options of groups that belong to this package instead of the class.
+OURS = ("params", "param_names", "precision", "low", "seed", "stream_by")
+
+
+def class_options(group: Group) -> dict[str, Any]:
+    """Return a group's options that belong to the class."""
+    return {k: v for k, v in group.items() if k not in OURS}
+
+
+def stand_in(kind: type[Optimizer], options: Mapping[str, Any]) -> Optimizer:
+    """Return a class with a stand-in for a parameter; it checks the options.
+
+    Raises:
+        TypeError: for a class that needs more in groups than its options.
+    """
+    make: Callable[..., Optimizer] = kind
+    weight = torch.zeros(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)
+    try:
+        return make([weight], **options)
+    except (ValueError, TypeError):
+        raise
+    except Exception as error:
+        raise TypeError(
+            f"{kind.__name__} cannot be made for a list of parameters: {type(error).__name__}: "
+            f"{error}; allowed are classes that, as torch.optim's, ask nothing of groups but params"
+        ) from error
+
+
+def snapshot(group: Group) -> dict[str, Any]:
+    """Return the values of a group's options, tensors by value, to compare with later ones."""
+    return {
+        k: tuple(v.flatten().tolist()) if isinstance(v, Tensor) else v
+        for k, v in class_options(group).items()
+    }
+
+
+def written(inner: Optimizer, given: Group) -> dict[str, Any]:
+    """Return the entries that a class has written into its group, such as a count of steps."""
+    (group,) = inner.param_groups
+    before = snapshot(given)
+    changed = {k for k, v in snapshot(group).items() if k not in before or v != before[k]}
+    return {k: v for k, v in group.items() if k in changed}
+
+
+def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> frozenset[str]:
+    """Make two steps on stand-ins for a group's parameters, one for each number of dimensions.
+
+    DTensors have one stand-in per layout, as large as the parameter, because a class that needs
+    more than the local part communicates with other processes.
+
+    Returns:
+        The names of the entries that the class writes into groups, equal for all parameters.
+
+    Raises:
+        ValueError: with the class's error, before anything is changed; and for a class whose
+            entries in groups depend on parameters or gradients.
+    """
+    names: set[str] = set()
+    kinds = {(p.dim(), p.device, _layout(p)): p for p in group["params"] if not is_lazy(p)}
+    for (dims, device, layout), p in kinds.items():
+        found = []
+        for number in (0.0, 1.0):
+            weight = torch.full([1] * dims, number, dtype=torch.float32, device=device)
+            if layout is not None:
+                weight = like(p, torch.full_like(local(p), number, dtype=torch.float32))
+            weight.requires_grad_()
+            weight.grad = torch.ones_like(weight) * (1 + number)
+            inner = make()
+            inner.param_groups = [{**class_options(group), "params": [weight]}]
+            try:
+                with torch.no_grad():
+                    class_step(inner)
+                    class_step(inner)
+            except Exception as error:
+                raise ValueError(
+                    f"{type(inner).__name__} makes no step on a parameter of shape "
+                    f"{list(p.shape)} with the options of {where}: {type(error).__name__}: {error}"
+                ) from error
+            found.append(snapshot(written(inner, group)))
+        if found[0] != found[1]:
+            differ = sorted(
+                k for k in {**found[0], **found[1]} if found[0].get(k) != found[1].get(k)
+            )
+            raise ValueError(
+                f"{type(inner).__name__} keeps {', '.join(differ)} of all parameters of a group "
+                "together, and each is stepped by itself here; allowed are classes that treat "
+                "each parameter by itself"
+            )
+        names |= {*found[0]}
+    return frozenset(names)
+
+
+def _layout(p: Tensor) -> Any:
+    return (p.device_mesh, tuple(p.placements)) if is_sharded(p) else None  # type: ignore[attr-defined]
+
+
+def class_step(inner: Optimizer) -> None:
+    """Make a step of the class itself, without the hooks that torch puts around all optimizers."""
+    own: Any = type(inner).step
+    (own.__wrapped__ if getattr(own, "hooked", False) else own)(inner)
+
+
+def names_of(given: Collection[str]) -> frozenset[str]:
+    """Return names of states, after a check.
+
+    Raises:
+        TypeError: for a string instead of a collection.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"second_moments is the string {given!r}; allowed are several names")
+    return frozenset(given)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
+from typing import Any
 
+import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
-from mcf.optim.gradients import reducers
-from mcf.optim.gradients.single_steps import SingleSteps
+from mcf.optim.companions import reducers
+from mcf.optim.companions.reducers import Companion
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.step import shared_memory
-from mcf.optim.step.bucket import Named
+from mcf.optim.step.run import Steps
 
 
-class GradientRelease:
+class GradientRelease(Companion):
     """Steps each parameter when backward has its gradient, and frees the gradient.
 
     Gradients then never exist all at once: they need the memory of the largest one. Every update
@@ -51,10 +49,7 @@ class GradientRelease:
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        if not isinstance(optimizer, LowPrecisionOptimizer):
-            raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
-            )
+        super().__init__(optimizer)
         for what, there in (
             ("max_grad_norm", optimizer.max_grad_norm is not None),
             ("track_metrics", optimizer._track_metrics),
@@ -63,31 +58,15 @@ class GradientRelease:
         ):
             if there:
                 raise ValueError(f"gradient release does not go with {what}")
-        reducers.check_flat(_named(optimizer))
-        reducers.check(list(optimizer._parameters()))
-        # One parameter would be stepped before another one's memory is read, in backward's order.
-        shared_memory.check(
-            [shared_memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad]
-        )
-        self._optimizer = optimizer
-        self._handles: list[RemovableHandle] = []
+        reducers.check_apart(optimizer)
+        reducers.check(self._params, reducers.RELEASED)
         self._steps = SingleSteps(optimizer)
-        for p in self._steps.params:
-            if p.requires_grad:
-                hook = p.register_post_accumulate_grad_hook(self._step)  # type: ignore[no-untyped-call]
-                self._handles.append(hook)
-        self._handles.append(reducers.refuse(weakref.WeakMethod(self._managed)))
+        self._attend(self._step, f"{reducers.RELEASED}; GradientRelease.remove() ends the release")
         optimizer._released = True
-
-    def _managed(self) -> list[Tensor]:
-        """Return the parameters that take part."""
-        return self._steps.params
 
     def remove(self) -> None:
         """Stop stepping in backward passes."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._detach()
         self._optimizer._released = False
 
     def _step(self, p: Tensor) -> None:
@@ -100,7 +79,30 @@ class GradientRelease:
         optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
-def _named(optimizer: LowPrecisionOptimizer) -> Iterator[Named]:
-    """Yield the optimizer's parameters, each after its name for error messages."""
-    for index in range(len(optimizer.param_groups)):
-        yield from optimizer._named(index)
+class SingleSteps:
+    """Steps of single parameters of an optimizer, for its present parameters."""
+
+    def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
+        self._optimizer = optimizer
+        # Per parameter: the index of its group, and its name for error messages.
+        self._known: dict[Tensor, tuple[int, str]] = {}
+        # Per parameter: its group, and the steps whose last one may be repeated.
+        self._last: dict[Tensor, tuple[dict[str, Any], Steps]] = {}
+        for index in range(len(optimizer.param_groups)):
+            for where, p in optimizer._named(index):
+                self._known[p] = index, where
+
+    def step(self, p: Tensor) -> None:
+        """Step a parameter that has a gradient."""
+        optimizer = self._optimizer
+        index, where = self._known[p]
+        group, marks = optimizer.param_groups[index], optimizer._steps.marks
+        before, steps = self._last.get(p, (None, None))
+        if before is not group or steps is None or steps.marks is not marks:
+            # The first step, or the state was loaded.
+            steps = Steps(marks)
+            self._last[p] = group, steps
+        optimizer._check_capture(index, [(where, p)])
+        with torch.no_grad():
+            # `step` itself may be replaced by schedulers and wrappers with a bound version.
+            optimizer._take(steps, optimizer._request((index, (where, p))))

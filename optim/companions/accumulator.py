@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.optim import validation
-from mcf.optim.gradients import reducers
+from mcf.optim.companions import reducers
+from mcf.optim.companions.reducers import Companion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.rule.formulas import fold, fold_wide
@@ -21,7 +20,7 @@ from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step.opaque_operator import registered, update_
 
 
-class GradientAccumulator:
+class GradientAccumulator(Companion):
     """Adds each parameter's gradients over several backward passes as an expansion hi + lo.
 
     Plain accumulation adds in the gradient's dtype: in bfloat16, 256 + 1 = 256. Here each gradient
@@ -56,47 +55,39 @@ class GradientAccumulator:
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
-        if not isinstance(optimizer, LowPrecisionOptimizer):
-            raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; allowed are optimizers of mcf.optim"
-            )
+        super().__init__(optimizer)
         if optimizer._accumulator is not None:
             raise ValueError("the optimizer has an accumulator; close() it first")
         if optimizer._released:
             raise ValueError("a GradientAccumulator does not go with gradient release")
-        for index, group in enumerate(optimizer.param_groups):
-            for where, p in optimizer._named(index):
-                if validation.later(p):
-                    continue
-                if is_sharded(p):
-                    raise TypeError(
-                        f"{where} is a DTensor, to whose gradient fully_shard adds in place and "
-                        "before any hook; allowed are plain tensors. fully_shard itself adds up in "
-                        "float32: set_requires_gradient_sync(False) for all micro-batches but the "
-                        "last, with MixedPrecisionPolicy(reduce_dtype=torch.float32)"
-                    )
-                if is_expansion(p):
-                    raise TypeError(
-                        f"{where} is an expansion, whose gradients have two components and are "
-                        "added up as expansions by autograd itself; allowed are plain tensors"
-                    )
-                if optimizer._arithmetic(group, p, where).strict:
-                    raise ValueError(
-                        f"{where} is computed in {p.dtype}, which rounds a second component of the "
-                        "gradient away; use compute_dtype=torch.float32"
-                    )
-        reducers.check(list(optimizer._parameters()), reducers.ADDED)
-        self._optimizer = optimizer
+        for group, where, p in optimizer._all_named():
+            if validation.later(p):
+                continue
+            if is_sharded(p):
+                raise TypeError(
+                    f"{where} is a DTensor, to whose gradient fully_shard adds in place and "
+                    "before any hook; allowed are plain tensors. fully_shard itself adds up in "
+                    "float32: set_requires_gradient_sync(False) for all micro-batches but the "
+                    "last, with MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+                )
+            if is_expansion(p):
+                raise TypeError(
+                    f"{where} is an expansion, whose gradients have two components and are "
+                    "added up as expansions by autograd itself; allowed are plain tensors"
+                )
+            if optimizer._arithmetic(group, p, where).strict:
+                raise ValueError(
+                    f"{where} is computed in {p.dtype}, which rounds a second component of the "
+                    "gradient away; use compute_dtype=torch.float32"
+                )
+        reducers.check(self._params, reducers.ADDED)
         # The components of each sum, and the version of the leading one when it was written.
         self._sums: dict[Tensor, tuple[Tensor, Tensor, int]] = {}
-        self._handles: list[RemovableHandle] = []
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if p.requires_grad:
-                    self._handles.append(p.register_hook(functools.partial(self._withdraw, p)))
-                    self._handles.append(p.register_post_accumulate_grad_hook(self._fold))
-        said = f"{reducers.ADDED}; GradientAccumulator.close() ends it"
-        self._handles.append(reducers.refuse(weakref.WeakMethod(self._managed), said))
+        for p in self._params:
+            if p.requires_grad:
+                hook = functools.partial(self._withdraw, p)
+                self._handles.append(p.register_hook(hook))  # type: ignore[no-untyped-call]
+        self._attend(self._fold, f"{reducers.ADDED}; GradientAccumulator.close() ends it")
         self._handles.append(optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(optimizer.register_step_post_hook(self._after_step))
         optimizer._accumulator = self
@@ -107,10 +98,6 @@ class GradientAccumulator:
             return self._sums[p][:2]
         return () if p.grad is None else (p.grad,)
 
-    def _managed(self) -> list[Tensor]:
-        """Return the parameters that take part."""
-        return list(self._optimizer._parameters())
-
     def zero(self) -> None:
         """Discard all sums, as `optimizer.zero_grad()` does."""
         self._sums.clear()
@@ -119,9 +106,7 @@ class GradientAccumulator:
 
     def close(self) -> None:
         """End the accumulation; gradients are then those in `p.grad`."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._detach()
         self.zero()
         self._optimizer._accumulator = None
 

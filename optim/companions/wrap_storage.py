@@ -14,15 +14,12 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.tables import table_of
 from mcf.optim.sharding.shards import like, local
-from mcf.optim.step.opaque_operator import registered
-from mcf.optim.step.stretched import update
+from mcf.optim.step.opaque_operator import registered, update
 from mcf.optim.storage import values
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR, kahan
 from mcf.optim.storage.single import SINGLE
-from mcf.optim.storage.strategies import HIDDEN
-from mcf.optim.storage.strategy_arithmetic import Arithmetic
-from mcf.optim.wrap.wrap_rules import is_state
+from mcf.optim.storage.strategies import HIDDEN, Arithmetic
 
 # Key of the stream of random bits, and the index of the parameter's first element in it.
 Stream = tuple[float, float]
@@ -140,6 +137,11 @@ def write(
         _update(rounding(draw, SINGLE), p, [local(state[name]), number], stream)
     else:
         kind.keep(exact, [local(state[part]) for part in kind.moment(name, fmt)])
+
+
+def is_state(t: Any, p: Tensor) -> bool:
+    """Return whether a state of the class can be stored in a format of the strategy."""
+    return isinstance(t, Tensor) and t.dim() > 0 and t.shape == p.shape and t.is_floating_point()
 
 
 def replaced(value):

@@ -1,1 +1,0 @@
-"""Average the weights of a training."""

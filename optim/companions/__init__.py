@@ -1,0 +1,1 @@
+"""Companions of an optimizer: accumulation, release, offload, averages and a wrapper."""

@@ -1,1 +1,0 @@
-"""Add gradients up over micro-batches, or step in the backward pass."""

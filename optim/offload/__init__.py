@@ -1,1 +1,0 @@
-"""Keep and step an optimizer's states on the CPU."""

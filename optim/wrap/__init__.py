@@ -1,1 +1,0 @@
-"""A wrapper for any per-parameter optimizer of torch."""

@@ -1,0 +1,449 @@
+"""Moments in codes of 8 or 4 bits, and moments in bf16, rounded stochastically: numbers and steps.
+
+The bound of |m| / sqrt(v), by which a first moment needs no scale, is reached by the gradients that
+Cauchy's inequality names and never passed. A step computes with the stored numbers, in float32, and
+stores one of the two neighbours of each result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import SGD, AdamW, Adan
+from mcf.optim.storage import codes
+from tests.helpers import assert_same_bits
+from tests.helpers.executors import EXECUTORS
+from tests.optim.coded_moments import (
+    ALONE,
+    PAIRS,
+    RULES,
+    SHAPE,
+    averages,
+    distance,
+    moments,
+    number,
+    numbers,
+    unit,
+)
+from tests.optim.helpers import BF16, FP64, assert_same, parameter, random, stored
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+each = pytest.mark.parametrize("precision", ["8bit", "4bit"])
+
+
+# -- bounds of first moments by the root of the second ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("betas", "expected"),
+    [((0.9, 0.95), 1.1), ((0.9, 0.99), 2.4), ((0.9, 0.999), 7.3), ((0.0, 0.9999), 100.0)],
+)
+def test_bound_of_a_first_moment_is_reached(betas: tuple[float, float], expected: float) -> None:
+    beta1, beta2 = betas
+    c = (1 - beta1) / ((1 - beta2) * (1 - beta1**2 / beta2)) ** 0.5
+    assert abs(c - expected) < 0.1
+    assert c < 112
+    # Gradients that grow by beta2 / beta1 are parallel to the weights of m in the norm of v.
+    ratio = beta1 / beta2
+    m = v = 0.0
+    for t in range(200 if beta1 else 1):
+        g = ratio ** (200 - t) if beta1 else 1.0
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        assert abs(m) <= c * v**0.5 * (1 + 1e-12)
+    assert abs(m) > 0.99 * c * v**0.5
+
+
+def responses(betas: tuple[float, float, float], count: int) -> dict[str, list[float]]:
+    """What Adan's states have of each of the last `count` numbers a = g + b2 d, the last first.
+
+    v is the average of their squares, and g = (a + b2 g_before) / (1 + b2).
+    """
+    b1, b2, _ = betas
+    g = m = n = 0.0
+    found: dict[str, list[float]] = {"exp_avg": [], "exp_avg_diff": [], "previous_grad": []}
+    for k in range(count):
+        before, g = g, ((1.0 if k == 0 else 0.0) + b2 * g) / (1 + b2)
+        m, n = b1 * m + (1 - b1) * g, b2 * n + (1 - b2) * (g - before)
+        for name, x in (("exp_avg", m), ("exp_avg_diff", n), ("previous_grad", g)):
+            found[name].append(x)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("betas", "expected"),
+    [
+        ((0.98, 0.92, 0.99), (1.15, 0.47, 5.94)),
+        ((0.9, 0.9, 0.999), (6.86, 1.86, 18.9)),
+        ((0.0, 0.0, 0.9999), (100.0, 141.4, 100.0)),
+    ],
+)
+def test_bounds_of_adans_states_fit_8_bits(betas: Any, expected: tuple[float, ...]) -> None:
+    """|m|, |n| and |g| are at most c sqrt(v), c^2 the sum of c_k^2 / ((1 - b3) b3^k); Cauchy's.
+
+    So 8 bits hold them (112 u), except for n with betas of 0. The previous gradient is no average,
+    and above the 3 u of 4 bits.
+    """
+    b3 = betas[2]
+    for (name, parts), right in zip(responses(betas, 4000).items(), expected, strict=True):
+        c = sum(x * x / ((1 - b3) * b3**k) for k, x in enumerate(parts)) ** 0.5
+        assert abs(c / right - 1) < 0.01, (name, c)
+        if name == "previous_grad" and betas[0]:
+            assert 5 < c
+        if betas[0]:
+            assert c < 112
+
+
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_diff", "previous_grad"])
+def test_bounds_of_adans_states_are_reached(name: str) -> None:
+    betas, count = (0.9, 0.9, 0.99), 300
+    parts = responses(betas, count)[name]
+    c = sum(x * x / (0.01 * 0.99**k) for k, x in enumerate(parts)) ** 0.5
+    p = Parameter(torch.zeros(1, dtype=FP64))
+    optimizer = Adan([p], 0.0, betas)
+    g = 0.0
+    for k in reversed(range(count)):
+        a = parts[k] / 0.99**k
+        # d is 0 in the first step.
+        g = a if k == count - 1 else (a + 0.9 * g) / 1.9
+        p.grad = torch.full((1,), g, dtype=FP64)
+        optimizer.step()
+    state = optimizer.state[p]
+    found = float(state[name].abs() / state["exp_avg_sq"].sqrt())
+    assert 0.999 * c < found <= c * (1 + 1e-9)
+
+
+def test_slow_average_of_ademamix_has_no_bound() -> None:
+    """Once gradients become small, v forgets at 0.999 and n at 0.9999."""
+    n = v = 0.0
+    for t in range(40_000):
+        g = 1.0 if t < 20_000 else 0.0
+        n, v = 0.9999 * n + 1e-4 * g, 0.999 * v + 1e-3 * g * g
+    assert n > 1000 * v**0.5
+
+
+# -- what a step stores, and what it computes with ------------------------------------------------
+
+
+@pytest.mark.sampled(every=3)
+@pytest.mark.parametrize(("rule", "precision"), PAIRS)
+def test_stored_numbers_are_neighbours_of_averages(rule: str, precision: str) -> None:
+    """In 10 steps, each from the numbers that the one before has stored."""
+    p = parameter(SHAPE, BF16)
+    optimizer = RULES[rule]([p], precision=precision)
+    was: dict[str, Tensor] = {}
+    for t in range(10):
+        p.grad = random(SHAPE, BF16, t, 0.1)
+        optimizer.step()
+        state = optimizer.state[p]
+        found = numbers(state)
+        was = was or {n: torch.zeros(SHAPE, dtype=FP64) for n in found}
+        for name, x in averages(rule, was, p.grad.double(), t).items():
+            if rule in ALONE:
+                off = x.abs() / 4 + 2.0**-28
+            elif state[name].dtype == BF16:
+                off = x.abs() * 2.0**-7
+            elif name in ("exp_avg_sq", "exp_inf"):
+                off = x / 4
+            else:
+                # Relative to the power of two above sqrt(v), or to the one below Adamax's norm.
+                second = found.get("exp_avg_sq", found.get("exp_inf"))
+                assert second is not None
+                u = unit(second if rule != "adamax" else second**2 / 4)
+                packed = state[name].shape != p.shape
+                off = distance(x, u) if packed else x.abs() / 8 + 2.0**-10 * u
+            assert ((found[name] - x).abs() <= off * (1 + 1e-5) + 1e-12).all(), (name, t)
+        was = found
+    if rule in ALONE:
+        held = [p, p.grad, *(x for x in state.values() if x.dim())]
+        assert sum(x.nbytes for x in held) == 5 * p.numel()
+
+
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
+@pytest.mark.parametrize("rule", [r for r in RULES if r not in ALONE])
+def test_step_is_that_of_the_stored_numbers(rule: str) -> None:
+    """The weight before its rounding: that of float64 from the same numbers.
+
+    So StableAdamW's sums decode v, too: half of its steps here are clipped.
+    """
+    p = parameter(SHAPE, BF16)
+    optimizer = RULES[rule]([p], precision="split16_8bit")
+    for t in range(6):
+        q = Parameter(optimizer.master_weight(p).double())
+        other = RULES[rule]([q])
+        p.grad = random(SHAPE, BF16, t, 0.1 * 8.0 ** (t % 2))
+        q.grad = p.grad.double()
+        if t:
+            state = optimizer.state[p]
+            scalars = {n: x.clone() for n, x in state.items() if not x.dim()}
+            other.state[q] = {**numbers(state), **scalars}
+        optimizer.step()
+        other.step()
+        # 24 bits of precision, and float32 registers: some of their units of the update.
+        off = (optimizer.master_weight(p).double() - q.detach()).abs()
+        assert (off <= q.detach().abs() * 2.0**-24 + 1e-2 * 2.0**-17).all(), t
+
+
+def test_stored_moment_is_a_code_times_a_power_of_two() -> None:
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, precision="8bit")
+    for t in range(3):
+        p.grad = random(SHAPE, BF16, t, 0.1)
+        optimizer.step()
+    state = optimizer.state[p]
+    found_m, found_v = moments(optimizer)
+    for k in itertools.islice(itertools.product(range(3), range(0, 40, 7)), 18):
+        code, second = int(state["exp_avg"][k]), int(state["exp_avg_sq"][k])
+        v = Fraction(2) ** ((second - 1) // 4 - 60) * Fraction(4 + (second - 1) % 4, 4)
+        assert Fraction(found_v[k].item()) == v
+        e, f = divmod(code % 128, 8)
+        size = (Fraction(8 + f) * 2 ** (e - 1) if e else Fraction(f)) / 2**11
+        ratio = abs(Fraction(found_m[k].item())) / size if size else None
+        if ratio is not None:
+            assert ratio**2 / 4 <= v < ratio**2
+
+
+# -- limits of the formats ------------------------------------------------------------------------
+
+
+@pytest.mark.sampled(every=3)
+@pytest.mark.parametrize("executor", EXECUTORS)
+@each
+def test_weights_without_gradients_stay(executor: str, precision: str) -> None:
+    """So do those whose squares are below float32's range."""
+    with mcf.executor(executor):
+        p = parameter(SHAPE, BF16)
+        before = p.detach().clone()
+        optimizer = AdamW([p], 1e-2, weight_decay=0.0, precision=precision)
+        for t in range(3):
+            p.grad = random(SHAPE, BF16, t, 0.1)
+            p.grad[1] = 0
+            p.grad[2] = 2.0**-100
+            optimizer.step()
+    m, v = moments(optimizer)
+    assert_same_bits(p[1:], before[1:])
+    assert not m[1].any()
+    assert not v[1:].any()
+    # m of the others is relative to 2**-63, the smallest power of two.
+    assert (m[2].abs() <= 112 * 2.0**-63).all()
+
+
+@pytest.mark.sampled(every=8)
+@pytest.mark.parametrize("executor", EXECUTORS)
+@each
+@pytest.mark.parametrize("size", [2.0**-40, 2.0**-33, 2.0, 100.0, 1e18])
+def test_steps_of_any_size_are_bounded(executor: str, precision: str, size: float) -> None:
+    """Of a constant gradient: below 2**-60 v stays there, above 10 it stays at 10."""
+    lr, c = 2.0**-6, 7.3
+    p = Parameter(torch.ones(SHAPE, dtype=BF16))
+    name = f"split16_ratio{precision[0]}_ue6m2"
+    optimizer = AdamW([p], lr, (0.9, 0.999), 1e-30, 0.0, precision=name)
+    for _ in range(30):
+        before = optimizer.master_weight(p)
+        p.grad = torch.full(SHAPE, size, dtype=BF16)
+        with mcf.executor(executor):
+            optimizer.step()
+        update = before - optimizer.master_weight(p)
+        # Of a gradient below 2**-30 the update becomes smaller, down to nothing.
+        assert (update > 0).all() if size > 2.0**-34 else (update >= 0).all()
+        # Bias corrections of the first steps: at most (1 - b2^t)^.5 / (1 - b1^t) < 1.
+        assert (update <= c * lr * (1 + 2**-3)).all()
+    _, v = moments(optimizer)
+    assert (v >= 2.0**-60).all()
+    assert (v == 10).all() if size >= 100 else (v <= 10).all()
+
+
+@each
+def test_scaled_loss_changes_no_bit(precision: str) -> None:
+    results = []
+    for scale in (1.0, 2.0**16):
+        p = parameter(SHAPE, BF16)
+        optimizer = AdamW([p], 1e-2, precision=precision)
+        for t in range(3):
+            p.grad = random(SHAPE, BF16, t, 0.1) * scale
+            optimizer.grad_scale = torch.tensor(scale)
+            optimizer.found_inf = torch.tensor(0.0)
+            optimizer.step()
+        p.grad = None
+        results.append(stored(optimizer))
+    assert_same(*results)
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, precision=precision)
+    p.grad = random(SHAPE, BF16, 0, 0.1) * 2.0**16
+    optimizer.step()
+    assert (moments(optimizer)[1] == 10).any(), "a gradient that nobody unscales"
+
+
+@each
+def test_eps_below_the_smallest_root_divides_by_that(precision: str) -> None:
+    p = Parameter(torch.ones(SHAPE, dtype=BF16))
+    optimizer = AdamW([p], 1.0, (0.9, 0.95), 1e-30, 0.0, precision=precision)
+    for _ in range(3):
+        p.grad = torch.full(SHAPE, 2.0**-45, dtype=BF16)
+        optimizer.step()
+    # From the second step on; the first divides by its computed v, as AdamW's does.
+    assert (moments(optimizer)[1] == 2.0**-60).all()
+    assert (p >= -0.01).all()
+
+
+@each
+def test_beta1_of_0_steps_as_exact_moments(precision: str) -> None:
+    """The stored m has no part in the next step."""
+    results = []
+    for name in (precision, "stochastic"):
+        p = parameter(SHAPE, BF16)
+        optimizer = AdamW([p], 1e-2, (0.0, 0.0), precision=name)
+        for t in range(4):
+            p.grad = random(SHAPE, BF16, t, 0.1)
+            optimizer.step()
+        results.append(p.detach())
+    assert_same_bits(*results)
+
+
+def test_first_steps_in_4_bits_cut_large_moments() -> None:
+    """Of a constant gradient |m| is up to 6.5 sqrt(v) at beta2 = 0.999; m above 3 u is cut."""
+    p = Parameter(torch.ones(SHAPE, dtype=BF16))
+    optimizer = AdamW([p], 2.0**-6, (0.9, 0.999), precision="4bit")
+    for t in range(1, 40):
+        p.grad = torch.full(SHAPE, 0.5, dtype=BF16)
+        optimizer.step()
+        m, v = moments(optimizer)
+        assert (m <= 3 * unit(v)).all()
+        if t == 10:
+            assert (m == 3 * unit(v)).float().mean() > 0.5
+            # Still the direction of the gradient, at half of its length.
+            assert m.mean() >= 0.5 * 0.5 * (1 - 0.9**t)
+
+
+@pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "4bit"])
+def test_amsgrad_keeps_the_largest_stored_number(precision: str) -> None:
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, (0.9, 0.6), precision=precision, amsgrad=True)
+    largest = torch.zeros(SHAPE, dtype=FP64)
+    for t in range(12):
+        p.grad = random(SHAPE, BF16, t, 0.1)
+        optimizer.step()
+        state = optimizer.state[p]
+        largest = torch.maximum(largest, number("exp_avg_sq", state))
+        assert_same_bits(number("max_exp_avg_sq", state), largest)
+
+
+@pytest.mark.sampled(every=12)
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(
+    ("rule", "precision"),
+    [*(("adamw", p) for p in ("bf16_sr", "8bit", "4bit", "split8_8bit")), ("sgd", "8bit")],
+)
+def test_damage_stays_in_its_element(executor: str, rule: str, precision: str) -> None:
+    """NaN and infinity reach parameter and moments of their element, and stay."""
+    more = {"amsgrad": True} if rule == "adamw" else {}
+    with mcf.executor(executor):
+        p = parameter(SHAPE, BF16)
+        optimizer = RULES[rule]([p], precision=precision, **more)
+        for t in range(4):
+            p.grad = random(SHAPE, BF16, t, 0.1)
+            if t == 1:
+                p.grad[0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+            optimizer.step()
+    assert p[0, :3].isnan().all()
+    assert p.isnan().sum() == 3
+    for name, found in numbers(optimizer.state[p]).items():
+        assert not found[0, :3].isfinite().any(), name
+        assert found.isfinite().sum() == p.numel() - 3, name
+
+
+# -- means and variances --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.statistical
+@pytest.mark.parametrize("precision", ["bf16_sr", "8bit"])
+def test_moments_of_a_constant_gradient_arrive(precision: str) -> None:
+    """After 2000 steps the mean of v is the square, of which nearest rounding stops short."""
+    n = 4096
+    results = {}
+    for name in (precision, "stochastic"):
+        p = Parameter(torch.ones(2, n, dtype=BF16))
+        optimizer = AdamW([p], 0.0, (0.9, 0.999), precision=name)
+        p.grad = torch.full((2, n), 0.5, dtype=BF16)
+        with mcf.executor("numba"):
+            for _ in range(2000):
+                optimizer.step()
+        results[name] = moments(optimizer)
+    m, v = results[precision]
+    exact = 0.25 * (1 - 0.999**2000)
+    # The spread of a rounding to 3 bits, kept for a thousand steps: at most v / 8 sqrt(500).
+    error = max(v.std().item() / (2 * n) ** 0.5, 1e-6)
+    assert abs(v.mean().item() - exact) < 4 * error
+    assert abs(m.mean().item() - 0.5) < 4 * m.std().item() / (2 * n) ** 0.5 + 1e-6
+    assert results["stochastic"][1].max() < 0.7 * exact, "to nearest it stops"
+
+
+# The variance of v over v^2 that docs/optimizers.md predicts.
+PREDICTED = {"8bit": 0.09, "bf16_sr": 0.0027}
+
+
+@pytest.mark.sampled(every=4)
+@pytest.mark.statistical
+@pytest.mark.parametrize("precision", PREDICTED)
+@pytest.mark.parametrize("beta2", [0.95, 0.99, pytest.param(0.999, marks=pytest.mark.slow)])
+def test_variance_of_a_stored_second_moment_is_predicted(precision: str, beta2: float) -> None:
+    """Beside the exact one (printed), and its mean.
+
+    A step moves v by (1 - b2)(g^2 - v) from a number of the format, and rounding adds that size
+    times the distance d of neighbours: d E|g^2 - v| / 2 in the long run, and less where
+    (1 - b2) v is not well below d.
+    """
+    shape = (10, 400)
+    p = Parameter(torch.zeros(shape, dtype=BF16))
+    optimizer = AdamW([p], 0.0, (0.9, beta2), precision=precision)
+    m = v = torch.zeros(shape, dtype=torch.float64)
+    with mcf.executor("numba"):
+        for t in range(round(6 / (1 - beta2))):
+            p.grad = random(shape, BF16, t, 0.1)
+            optimizer.step()
+            g = p.grad.double()
+            m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g**2
+    found_m, found_v = moments(optimizer)
+    error = (found_v - v) / v.mean()
+    variance, share = error.var().item(), ((found_m - m).var() / m.var()).item()
+    print(f"{precision} {beta2}: of v^2 {variance:.2g}, of m's variance {share:.2g}")
+    # The sample's own spread, and that d / v is 2^-2 to 2^-2.3.
+    assert variance < 1.15 * PREDICTED[precision]
+    assert variance > (0.5 if precision == "8bit" else 0.01) * PREDICTED[precision]
+    assert abs(error.mean().item()) < 4 * (variance / error.numel()) ** 0.5
+    assert share < 0.01
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("momentum", "share"), [(0.9, 0.03), pytest.param(0.99, 0.4, marks=pytest.mark.slow)]
+)
+def test_variance_of_a_stored_momentum_is_predicted(momentum: float, share: float) -> None:
+    """A slow momentum moves by little beside its size, so that each rounding is felt long.
+
+    Of the buffer's own variance: a few hundredths at 0.9, four tenths at Lion's 0.99.
+    """
+    shape = (10, 200)
+    p = Parameter(torch.zeros(shape, dtype=BF16))
+    optimizer = SGD([p], 0.0, momentum, precision="8bit")
+    b = torch.zeros(shape, dtype=torch.float64)
+    for t in range(round(4 / (1 - momentum))):
+        p.grad = random(shape, BF16, t, 0.1)
+        optimizer.step()
+        b = momentum * b + p.grad.double()
+    found = codes.read("momentum_buffer", optimizer.state[p]).double()
+    measured = ((found - b).var() / b.var()).item()
+    print(f"momentum {momentum}: {measured:.3f} of the buffer's variance")
+    assert 0.7 * share < measured < 1.5 * share
+    assert abs((found - b).mean().item()) < 4 * (found - b).std().item() / p.numel() ** 0.5
