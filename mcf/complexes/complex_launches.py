@@ -11,7 +11,7 @@ from torch import Tensor
 from mcf.complexes.tensor import MCFComplexTensor, formatted, made
 from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.recorded import differentiated, watched
-from mcf.expansions.launch.cached_launches import found_for
+from mcf.expansions.launch.operations import launched
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import fresh, wrap
 from mcf.kernels import operations
@@ -29,11 +29,11 @@ def unrecorded(values: Sequence[Any]) -> bool:
 
 def planned(operation: Operation | Formula, *values: Any) -> MCFComplexTensor | None:
     """Run an operation on parts by its cached launch; return None without one."""
-    found = found_for(operation, values)
+    found = launched(operation, values)
     if found is None:
         return None
     plan, groups = found
-    out = plan.run(groups)
+    out = plan.compute(groups)
     if out is None:
         return None
     half, dtype = len(out) // 2, plan.dtypes[0]

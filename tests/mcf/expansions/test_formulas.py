@@ -13,7 +13,7 @@ import torch
 
 import mcf
 from mcf.expansions.launch.fused_formulas import MANY
-from mcf.expansions.launch.product_launches import multiplied
+from mcf.expansions.launch.matrices import multiplied
 from mcf.expansions.ops.arithmetic import composed, division
 from mcf.kernels.operators import LT, MUL, SUB, WHERE
 from mcf.reductions.products import matmul

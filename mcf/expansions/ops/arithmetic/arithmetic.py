@@ -11,9 +11,8 @@ from torch import Tensor
 from mcf.expansions.dispatch.recorded import pulled_back
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.cached_launches import planned
 from mcf.expansions.launch.fused_formulas import Written
-from mcf.expansions.launch.writing import into, shares_part
+from mcf.expansions.launch.operations import into, planned, shares_part
 from mcf.expansions.ops.arithmetic.composed import composed, composed_into
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import MCFTensor, wrap

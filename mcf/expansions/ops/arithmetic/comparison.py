@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.cached_launches import compared, selected
+from mcf.expansions.launch.operations import compared, selected
 from mcf.expansions.ops.shape.movement import where
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, fresh, wrap

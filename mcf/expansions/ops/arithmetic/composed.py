@@ -10,9 +10,8 @@ import torch
 
 from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.registry import OPERATORS
-from mcf.expansions.launch.cached_launches import compared, planned
 from mcf.expansions.launch.fused_formulas import Written, fused
-from mcf.expansions.launch.writing import into
+from mcf.expansions.launch.operations import compared, into, planned
 from mcf.expansions.tensor import COMPONENTS, MCFTensor
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, Operation
 

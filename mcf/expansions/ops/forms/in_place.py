@@ -18,7 +18,7 @@ from mcf.expansions.dispatch.registry import (
     run,
     unsupported,
 )
-from mcf.expansions.launch.writing import shares_part
+from mcf.expansions.launch.operations import shares_part
 from mcf.expansions.tensor import MCFTensor
 
 aten = torch.ops.aten

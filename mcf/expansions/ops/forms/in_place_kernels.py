@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.registry import OPERATORS
-from mcf.expansions.launch.writing import into, shares_part
+from mcf.expansions.launch.operations import into, shares_part
 from mcf.expansions.ops.arithmetic.arithmetic import (
     addcdiv_into,
     addcmul_into,

@@ -13,7 +13,7 @@ from torch import Tensor
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.roomy import fitted, roomy
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.product_launches import multiplied
+from mcf.expansions.launch.matrices import multiplied
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import wrap
 from mcf.reductions.products import matmul

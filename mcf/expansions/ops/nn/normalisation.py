@@ -15,9 +15,9 @@ from torch import Tensor
 from mcf.expansions.conversion import reformat
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.roomy import fitted, roomy
-from mcf.expansions.launch.row_scales import beside, mean_square
 from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside
 from mcf.expansions.ops.reductions.norms import power
+from mcf.expansions.ops.reductions.row_scales import beside, mean_square
 from mcf.expansions.tensor import MCFTensor
 
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.roomy import fitted, roomy
-from mcf.expansions.launch.row_scales import row_scale
 from mcf.expansions.ops.nn.convolution import batched_as, each, padded, windows
 from mcf.expansions.ops.reductions.norms import power
+from mcf.expansions.ops.reductions.row_scales import row_scale
 
 nn: Any = torch._C._nn
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from mcf.convert.rounding import convert
 from mcf.expansions.dispatch.recorded import unseen
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.row_launches import arranged
+from mcf.expansions.launch.row_functions import arranged
 from mcf.expansions.ops.order.narrow_order import keys
 from mcf.expansions.ops.order.ranks import decided, ranked
 from mcf.expansions.tensor import Components, MCFTensor, wrap

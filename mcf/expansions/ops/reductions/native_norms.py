@@ -11,8 +11,8 @@ from torch import Tensor
 from mcf.expansions.dispatch.recorded import transformed
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.dispatch.roomy import fitted, roomy
-from mcf.expansions.launch.row_scales import mean_square
 from mcf.expansions.ops.forms.natives import above, pulled, wide
+from mcf.expansions.ops.reductions.row_scales import mean_square
 
 aten = torch.ops.aten
 

@@ -12,9 +12,8 @@ from mcf import reductions
 from mcf.convert.rounding import convert
 from mcf.expansions.conversion import plain
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
-from mcf.expansions.launch.moment_launches import moment
-from mcf.expansions.launch.row_launches import arranged
-from mcf.expansions.launch.sum_launches import summed
+from mcf.expansions.launch.reductions import reduced
+from mcf.expansions.launch.row_functions import arranged
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels.formats import FORMATS
@@ -47,7 +46,7 @@ def sum_dims(
     whole = _as_whole(aten.sum.dim_IntList, x, dtype, dim, keepdim)
     if whole is not None:
         return whole
-    found = summed(x, dim, keepdim) if dtype is None or dtype is x.dtype else None
+    found = reduced("sum", x, dim, keepdim) if dtype is None or dtype is x.dtype else None
     if found is not None:
         return found
     return wrap(reductions.sum(_components(x, dtype, "sum"), dim, keepdim))
@@ -67,7 +66,7 @@ def mean_dims(
     whole = _as_whole(aten.mean.dim, x, dtype, dim, keepdim)
     if whole is not None:
         return whole
-    found = summed(x, dim, keepdim, mean=True) if dtype is None or dtype is x.dtype else None
+    found = reduced("mean", x, dim, keepdim) if dtype is None or dtype is x.dtype else None
     if found is not None:
         return found
     return wrap(reductions.mean(_components(x, dtype, "mean"), dim, keepdim))
@@ -146,7 +145,7 @@ def _correction(correction: Any) -> float:
 @implements(aten.var.correction)
 def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     """Return the variance over dimensions."""
-    few = moment("var", x, dim, keepdim, _correction(correction))
+    few = reduced("var", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few
     return wrap(reductions.var(x.components, dim, _correction(correction), keepdim))
@@ -155,7 +154,7 @@ def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool 
 @implements(aten.std.correction)
 def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     """Return the standard deviation over dimensions."""
-    few = moment("std", x, dim, keepdim, _correction(correction))
+    few = reduced("std", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few
     return wrap(reductions.std(x.components, dim, _correction(correction), keepdim))
@@ -166,7 +165,7 @@ def var_mean(
     x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return the variance and the mean over dimensions."""
-    few = moment("var", x, dim, keepdim, _correction(correction))
+    few = reduced("var", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few, mean_dims(x, dim, keepdim)
     both = reductions.var_mean(x.components, dim, _correction(correction), keepdim)
@@ -184,7 +183,7 @@ def vector_norm(
 ) -> Tensor:
     """Return the norm over dimensions."""
     if ord == 2 and (dtype is None or dtype is x.dtype):
-        few = moment("norm", x, dim, keepdim)
+        few = reduced("norm", x, dim, keepdim)
         if few is not None:
             return few
     given = _components(x, dtype, "linalg.vector_norm")
@@ -222,7 +221,7 @@ def dot(x: Any, y: Any) -> Tensor:
             f"have the same number of elements, but got {x.numel()} and {y.numel()} elements "
             "respectively"
         )
-    few = moment("dot", x, y=y)
+    few = reduced("dot", x, y=y)
     if few is not None:
         return few
     return wrap(reductions.dot(*operands(x, y)))

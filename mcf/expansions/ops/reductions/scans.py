@@ -11,7 +11,7 @@ from torch import Tensor
 from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.recorded import recorded, unseen
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.row_launches import arranged
+from mcf.expansions.launch.row_functions import arranged
 from mcf.expansions.ops.arithmetic.composed import composed
 from mcf.expansions.ops.order.order import canonical
 from mcf.expansions.tensor import MCFTensor, wrap

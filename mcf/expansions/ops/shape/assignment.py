@@ -14,7 +14,7 @@ from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import differentiated, recorded, watched, writable, written
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.dispatch.torch_functions import forward, is_plain_leaf
-from mcf.expansions.launch.cached_launches import selected
+from mcf.expansions.launch.operations import selected
 from mcf.expansions.tensor import COMPONENTS, MCFTensor
 from mcf.kernels.formats import format_of
 from mcf.kernels.operators import WHERE

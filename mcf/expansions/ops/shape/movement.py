@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mcf.expansions.conversion import converted, plain
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.cached_launches import selected
+from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.arithmetic.componentwise import register
 from mcf.expansions.ops.reductions.accumulate import index_put
 from mcf.expansions.promotion import aligned

@@ -10,20 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.convert import conversions
-from mcf.convert.rounding import nearest
 from mcf.elementary import fused
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.expansions.components import write
+from mcf.expansions.launch.calls import SMALL, Slots, Steps, UnpreparedError, new_like
 from mcf.expansions.tensor import Components
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.executor import Launch as Prepared
-from mcf.kernels.formats import FORMATS, FP32, FP64, Format
+from mcf.kernels.formats import FORMATS, FP32
 from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, result_dtypes
 from mcf.kernels.overlap import Place, Places
-from mcf.kernels.program import SIZES, Launch, Move, Program, Step
+from mcf.kernels.program import SIZES, Program
 from mcf.kernels.register_choice import registers_for
 
 
@@ -116,12 +115,8 @@ def of_one_shape(
     return expanded(groups, size, numbers) if size.numel() <= most else None
 
 
-# Operands are copied to broadcast them to at most this number of elements.
-SMALL = 1 << 14
 # A program with workspace broadcasts operands to at most this number of elements.
 _KEPT = 1024
-# A plan holds a tensor of each result dtype up to this number of elements, for `empty_like`.
-_FEW = 64
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 
@@ -161,18 +156,9 @@ class Plan:
         self.size, self.device, self.count = first.shape, first.device, first.numel()
         self.over = OverOperands(spec, self.count, launch, self.launch, ones)
         self.dtypes = result_dtypes(spec)
-        few = first.numel() <= _FEW
-        self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
-        self._models = self._likes or [
-            new_like(self.size, dtype, self.device) for dtype in self.dtypes
-        ]
+        self._models = [new_like(self.size, dtype, self.device) for dtype in self.dtypes]
         # By whether the result is copied to its target, see `_program`.
         self._programs: dict[bool, Program | None] = {}
-        # Tensors of the result's shape, by the dtype of operands that are broadcast.
-        self._wide: dict[torch.dtype, Tensor] = {}
-
-    def _new(self, dtype: torch.dtype) -> Tensor:
-        return torch.empty(self.size, dtype=dtype, device=self.device)
 
     @classmethod
     def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
@@ -252,21 +238,7 @@ class Plan:
 
     def spread(self, groups: Sequence[Components]) -> list[Components]:
         """Expand operands to contiguous tensors of the result's shape, except scalars it takes."""
-        if self._likes is None:
-            return expanded(groups, self.size, not self.takes_numbers)
-        return [g if self._as_it_is(g) else self._copied(g) for g in groups]
-
-    def _as_it_is(self, group: Components) -> bool:
-        first = group[0]
-        return first.shape == self.size or (self.takes_numbers and not first.ndim)
-
-    def _copied(self, group: Components) -> Components:
-        """Broadcast the components of a small operand to the result's shape by copies."""
-        kind = group[0].dtype
-        like = self._wide.get(kind)
-        if like is None:
-            like = self._wide[kind] = self._new(kind)
-        return tuple([_empty_like(like).copy_(c) for c in group])
+        return expanded(groups, self.size, not self.takes_numbers)
 
     def run(self, groups: Sequence[Components]) -> list[Tensor] | None:
         """Compute the components of the result for operands of the signature.
@@ -321,34 +293,36 @@ class Plan:
         flat = [c for group in groups for c in group]
         if self.count > _KEPT or any(c.element_size() not in SIZES for c in flat):
             return None
-        given, results = len(flat), [*range(len(flat), len(flat) + len(self.dtypes))]
-        steps: list[Step] = []
-        workspaces: list[int] = []
-        places: list[list[int]] = []
+        given, results = len(flat), len(self.dtypes)
+        steps = Steps(given + results)
+        out = targets = [*range(given, given + results)]
+        places: list[Slots] = []
         at = 0
         for group in groups:
             own, first = [*range(at, at + len(group))], group[0]
             at += len(group)
-            if not self._as_it_is(group):
-                start = given + len(results) + len(workspaces)
-                copied = [*range(start, start + len(group))]
+            if first.shape != self.size and (first.ndim or not self.takes_numbers):
                 number = np.arange(first.numel()).reshape(first.shape)
+                copied = steps.workspace(len(group), self.count, first.element_size())
                 index = np.broadcast_to(number, self.size)
-                steps.append(Move(own, copied, self.count, index, first.element_size()))
-                workspaces += [self.count * first.element_size()] * len(group)
+                steps.move(own, copied, self.count, index, first.element_size())
                 own = copied
             places.append(own)
-        targets, end = results, given + len(results)
+        size = self.dtypes[0].itemsize
         if aside:
-            results = [*range(end + len(workspaces), end + len(workspaces) + len(targets))]
-            workspaces += [self.count * dtype.itemsize for dtype in self.dtypes]
-        behind = range(end + len(workspaces), 1 << 30)[: len(self.behind)]
+            out = steps.workspace(results, self.count, size)
         read = [place for k in self.order for place in places[k]]
-        steps.append(Launch(self.launch, [*results, *read, *behind]))
+        steps.loop(self.launch, [*out, *read, *steps.constants(*self._tables)])
         if aside:
-            size = self.dtypes[0].itemsize
-            steps.append(Move(results, targets, self.count, size=size))
-        return Program.of(steps, end, workspaces, self.behind, self)
+            steps.move(out, targets, self.count, size=size)
+        try:
+            return steps.program()
+        except UnpreparedError:
+            return None
+
+    def over_operands(self, groups: Sequence[Components], parts: Components) -> Any:
+        """Write the result into components, which may be operands, as `over` does."""
+        return self.over([*map(_address, parts), *self.addresses(groups)])
 
     def aside(self, groups: Sequence[Components], parts: Components) -> bool:
         """Compute the result in new memory and copy it into components, which may overlap operands.
@@ -367,46 +341,3 @@ class Plan:
             found += map(_address, groups[k])
         found += self.behind
         return found
-
-
-def new_like(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a model from which `empty_like` allocates contiguous tensors.
-
-    It is an expanded scalar where possible. `empty_like` takes half the time of `empty` with size,
-    dtype and device.
-    """
-    one = torch.empty([1] * len(size), dtype=dtype, device=device).expand(size)
-    if _empty_like(one).is_contiguous():
-        return one
-    return torch.empty(size, dtype=dtype, device=device)
-
-
-def row_launch(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:
-    """Return the launch of a kernel on tensors of one size, as a function of their addresses.
-
-    The only scalar of operations is the constant 1.
-    """
-    launch = registry.prepare(spec, [[like] * len(spec.fields)])
-    assert launch is not None
-    found: Callable[[list[int]], Any] = launch.row(np.ones((1, len(spec.scalars))))
-    return found
-
-
-_cpu = torch.device("cpu")
-
-
-def in_float64(x: Tensor) -> bool:
-    """Return whether a CPU tensor's components are computed in float64 registers."""
-    if x.device.type != "cpu":
-        return False
-    return x.dtype is torch.float64 or (
-        x.dtype is torch.float32 and registers_for(FP32, _cpu) is FP64
-    )
-
-
-def rounding(state: int, fmt: Format, terms: int, like: Tensor) -> Callable[[list[int]], Any]:
-    """Return the launch that rounds `state` float64 registers to the nearest expansion.
-
-    It counts elements that only the operator can round.
-    """
-    return row_launch(conversions.kernel(nearest, FP64, state, fmt, terms), like)
