@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -64,10 +64,14 @@ def _length(formula: Written, count: int) -> int:
 
 def _apply(operation: Operation | Formula, *values: Any) -> Any:
     """Apply a single operation."""
+    return _function(operation)(*values)
+
+
+@functools.cache
+def _function(operation: Operation | Formula) -> Callable[..., Any]:
+    """Return the function that applies an operation to its operands."""
     if isinstance(operation, Formula) or operation in SELECTIONS:
         packet = getattr(_aten, operation.name)
         form = "self" if operation.name == "where" else packet.overloads()[0]
-        return OPERATORS[getattr(packet, form)](*values)
-    if operation in COMPARISONS:
-        return compared(operation, *values)
-    return planned(operation, *values)
+        return OPERATORS[getattr(packet, form)]
+    return functools.partial(compared if operation in COMPARISONS else planned, operation)
