@@ -161,10 +161,12 @@ def _turned(equation: str) -> tuple[bool, bool] | None:
     found = re.fullmatch(r"([a-zA-Z]{2}),([a-zA-Z]{2})->([a-zA-Z]{2})", equation.replace(" ", ""))
     if found is None:
         return None
-    left, right, (row, column) = found.groups()
-    [inner, *others] = {*left} & {*right} or {""}
-    if others or len({row, column, inner}) < 3:
+    left, right, result = found.groups()
+    row, column = result[0], result[1]
+    shared = {*left} & {*right}
+    if len(shared) != 1 or len({row, column} | shared) < 3:
         return None
+    inner = shared.pop()
     if {*left} != {row, inner} or {*right} != {inner, column}:
         return None
     return left == inner + row, right == column + inner
