@@ -1,14 +1,12 @@
 """The expansion tensor."""
 
 from mcf.convert.printing import set_printoptions as set_printoptions
-from mcf.expansions import methods as methods
 from mcf.expansions import operators as operators
 from mcf.expansions import ops as ops
 from mcf.expansions.conversion import from_components as from_components
 from mcf.expansions.creation import tensor as tensor
 from mcf.expansions.dispatch import rounded_derivatives as rounded_derivatives
 from mcf.expansions.dispatch import torch_functions as torch_functions
-from mcf.expansions.dispatch import written_derivatives as written_derivatives
 from mcf.expansions.dispatch.registry import UnsupportedError as UnsupportedError
 from mcf.expansions.factories import arange as arange
 from mcf.expansions.factories import eye as eye

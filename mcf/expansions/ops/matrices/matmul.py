@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
 from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.matrices import multiplied
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import wrap

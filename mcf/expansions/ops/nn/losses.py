@@ -13,7 +13,7 @@ from torch.nn import _reduction as _Reduction
 from mcf.elementary import fixed
 from mcf.expansions.dispatch.recorded import differentiated, recorded
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.fused_formulas import Written
 from mcf.expansions.ops.arithmetic.composed import by_torch, composed
 from mcf.expansions.ops.elementary.constants import constant

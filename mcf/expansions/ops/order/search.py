@@ -15,7 +15,7 @@ from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.launch.operations import unrounded
 from mcf.expansions.launch.row_functions import places
 from mcf.expansions.ops.arithmetic.comparison import equal
-from mcf.expansions.ops.order.narrow_order import keys
+from mcf.expansions.ops.order.order import keys
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations

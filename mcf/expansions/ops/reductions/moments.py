@@ -14,10 +14,10 @@ from torch import Tensor
 
 from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
 from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.dispatch.widening import fitted, roomy
+from mcf.expansions.ops.arithmetic.powers_of_two import row_scale
 from mcf.expansions.ops.reductions import reductions
-from mcf.expansions.ops.reductions.row_scales import row_scale
 
 Dims = int | tuple[int, ...] | list[int] | None
 

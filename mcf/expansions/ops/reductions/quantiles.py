@@ -18,8 +18,7 @@ from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.ops.elementary.constants import in_format
 from mcf.expansions.ops.forms.inside_transforms import batched, example, held, implements_inside
 from mcf.expansions.ops.forms.results_into import into
-from mcf.expansions.ops.order.order import kth, not_empty
-from mcf.expansions.ops.order.ranks import decided
+from mcf.expansions.ops.order.order import decided, kth, not_empty
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.row_tasks import along
 

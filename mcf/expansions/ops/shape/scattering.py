@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.ops.reductions.accumulate import check_places, check_slices
 
 aten = torch.ops.aten
