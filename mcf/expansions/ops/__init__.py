@@ -35,9 +35,7 @@ from mcf.expansions.ops.nn import smooth_activations as smooth_activations
 from mcf.expansions.ops.order import neighbours as neighbours
 from mcf.expansions.ops.order import order as order
 from mcf.expansions.ops.order import search as search
-from mcf.expansions.ops.random import distributions as distributions
 from mcf.expansions.ops.random import draws as draws
-from mcf.expansions.ops.reductions import accumulate as accumulate
 from mcf.expansions.ops.reductions import counting as counting
 from mcf.expansions.ops.reductions import exponential_sums as exponential_sums
 from mcf.expansions.ops.reductions import extremes as extremes

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from mcf.expansions.conversion import converted, plain
+from mcf.expansions.creation import linspace
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.factories import linspace
 from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.arithmetic.componentwise import register
-from mcf.expansions.ops.reductions.accumulate import index_put
+from mcf.expansions.ops.shape.scattering import index_put
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, wrap
 from mcf.kernels.operators import WHERE

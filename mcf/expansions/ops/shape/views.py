@@ -20,7 +20,7 @@ from mcf.expansions.ops.arithmetic.componentwise import (
     sharing,
     viewed,
 )
-from mcf.expansions.ops.reductions.accumulate import add_rows
+from mcf.expansions.ops.shape.scattering import add_rows
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, maker
 
 aten = torch.ops.aten
