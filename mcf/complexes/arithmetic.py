@@ -1,4 +1,4 @@
-"""Arithmetic of complex expansions, computed from operations on their parts."""
+"""Compute with complex expansions: one kernel if nothing records, else operations on parts."""
 
 from __future__ import annotations
 

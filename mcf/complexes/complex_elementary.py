@@ -1,4 +1,4 @@
-"""Elementary functions of complex expansions, from `mcf.elementary.complex_functions`.
+"""Register elementary functions of complex expansions, and functions composed of them.
 
 Each has a bound in `mcf.bound("complex_exp", ...)`, relative to the modulus of the result, or to
 each part for those marked componentwise there.

@@ -1,4 +1,7 @@
-"""Create complex expansion tensors from parts, numbers, text, arrays and other tensors."""
+"""Create complex expansion tensors from parts, numbers, text, arrays and other tensors.
+
+Functions of real expansion tensors with complex results or operands are here too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of PyTorch that are linear with real coefficients: apply them to each part."""
+"""Apply functions to each part: linear ones of PyTorch, and our own with a derivative."""
 
 from __future__ import annotations
 

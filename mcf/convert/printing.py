@@ -1,4 +1,4 @@
-"""Format numbers and tensors as text."""
+"""Format numbers and tensors as text, by options set here or by `torch.set_printoptions`."""
 
 from __future__ import annotations
 

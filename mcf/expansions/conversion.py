@@ -1,4 +1,4 @@
-"""Convert between formats, plain tensors and expansions, with gradients."""
+"""Convert between formats, plain tensors, any floats and expansions, with gradients."""
 
 from __future__ import annotations
 

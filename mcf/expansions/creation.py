@@ -1,4 +1,4 @@
-"""Create expansion tensors from numbers, arrays and other tensors."""
+"""Create expansion tensors from numbers, arrays and other tensors, or of known values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Define Python's operators, with operands that torch refuses: Fraction, Decimal, mpmath, arrays.
 
 Arithmetic rounds such a number, or an int of more than 64 bits, to the nearest expansion.
-Comparisons use its exact value.
+Comparisons use its exact value. Methods that torch looks up on the type first are here too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""`torch.fft` of expansion tensors, real and complex."""
+"""Compute `torch.fft` of expansion tensors, real and complex.
+
+A real sequence of even length n = 2m is transformed as a complex one of length m. With z_j = x_2j +
+i x_(2j+1), Z its transform, Z_m = Z_0 and w = exp(-2 pi i / n) the transform of x begins with X_k =
+(Z_k + conj(Z_(m-k)) - i w^k (Z_k - conj(Z_(m-k)))) / 2, k = 0 ... m; and back, 2 Z_k = X_k +
+conj(X_(m-k)) + i w^-k (X_k - conj(X_(m-k))).
+"""
 
 from __future__ import annotations
 

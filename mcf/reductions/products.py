@@ -1,4 +1,8 @@
-"""The matrix product of components, with the shape rules of `torch.matmul`."""
+"""Multiply matrices of components under the shape rules of `torch.matmul`.
+
+Products of small float64 matrices are prepared once per signature: the fold and the finalization of
+`mcf.reductions.folds` in one native call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums, dot products and means of components.
+"""Compute sums, dot products, means and variances of components.
 
 Without `reproducible` a sum is a fold in a fixed order (`mcf.kernels.fold`), accurate to u**terms
 times the sum of absolute values. With it, it is exact and rounded once (`mcf.reductions.exact`), in

@@ -3,6 +3,9 @@
 Above autograd these functions have derivatives of our own. A transform of torch.func uses torch's,
 whose constants are doubles (1 / log(2), 2 / sqrt(pi), 2 / (count - 1)) or which cancel. The
 operators can only detect this from the call stack.
+
+Autograd would record torch's own in-place form with torch's derivative. The in-place forms here
+copy the function's result, so the copy carries our derivative.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Most functions pass through unchanged: they reach the registered operators, and torch computes their
 derivatives with these operators.
+
+Implementations name their parameters as their formulas do. When a call has an unknown keyword, its
+position in torch's own function is read from torch's schemas and cached.
 """
 
 from __future__ import annotations

@@ -1,8 +1,17 @@
-"""Promote plain operands to expansions before functions that would round them.
+"""Widen operands of functions that would round them or leave the range of their format.
 
 x * y with a plain y takes y exactly. But `torch.addcmul(x, a, b)` multiplies two plain tensors, and
 the derivative of `torch.lerp` has 1 - weight: both would be rounded in the plain format. So would a
-bound of `torch.clamp`, which torch converts to a number if the other bound is a number.
+bound of `torch.clamp`, which torch converts to a number if the other bound is a number. Such plain
+operands are promoted.
+
+A square of a float16 overflows from 2^8 on and underflows below 2^-12. A sum of four numbers may
+overflow from 2^14 on. The default eps of norms, 1e-5, has only 8 bits in float16. So norms, means
+of windows and attention of float16 expansions use as many float32 components and round once. Torch
+does the same for plain float16 tensors.
+
+One kernel computes the values of functions in `ROOMY_DERIVATIVES`; only their derivatives leave the
+range. The derivatives are computed with float32 components and rounded once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Implement NumPy's functions through `__array_function__`: `np.sum(x)`, `np.median(x)`.
+"""Implement NumPy's functions through `__array_function__`: `np.sum(x)`, `np.stack(x)`.
 
 Each calls torch's functions, with NumPy's arguments, defaults and meaning, and returns tensors.
 Other functions raise, since NumPy would compute them on a rounded array.

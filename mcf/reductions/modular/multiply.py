@@ -1,4 +1,9 @@
-"""Compute x @ y with each element the nearest expansion to the exact sum of exact products."""
+"""Compute x @ y with each element the nearest expansion to the exact sum of exact products.
+
+A tile of the result consists of integers, products of residues, the way back, and a rounding test.
+Every intermediate sum of int8 products is an integer that the arithmetic can represent, so neither
+the order of additions nor the hardware changes a bit.
+"""
 
 from __future__ import annotations
 

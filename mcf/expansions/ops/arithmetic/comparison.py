@@ -1,4 +1,4 @@
-"""Implement comparisons by value, and selections such as maximum and clamp."""
+"""Implement comparisons by value, `isclose`, and selections such as maximum and clamp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Implement remainders, integer quotients and rounding to decimals."""
+"""Implement remainders, integer quotients and rounding to decimals.
+
+Remainders and quotients of small operands are computed by Python integers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Provide powers of two as plain tensors, for exact scaling of expansions."""
+"""Provide powers of two as plain tensors, for exact scaling of expansions.
+
+A norm is as large as its values, while their squares overflow or underflow in the outer part of the
+range of exponents. Scaling a row by a power of two is exact. Rows in the middle of the range, which
+are almost all, have the factor 1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Derive operators that write into an argument from functional ones, whose result is copied."""
+"""Derive operators that write into an argument from functional ones.
+
+Results of one kernel are written in place; other results are copied.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implement `nll_loss`, `cross_entropy` and `kl_div`."""
+"""Implement `nll_loss`, `cross_entropy`, `kl_div` and the margin losses of several classes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Implement batch, group, instance and local response norm.
 
-Layer norm is in `mcf.nn.functional`.
+Layer norm is in `mcf.nn.functional`; its aten operator and those of the others are here.
 """
 
 from __future__ import annotations

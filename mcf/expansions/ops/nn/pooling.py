@@ -1,4 +1,4 @@
-"""Implement average, power-average, maximum and adaptive pooling."""
+"""Implement average, power-average, maximum, adaptive and fractional pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implement linear and cubic upsampling, and padding by reflection or replication."""
+"""Implement upsampling, sampling at grids, and padding by reflection or replication."""
 
 from __future__ import annotations
 

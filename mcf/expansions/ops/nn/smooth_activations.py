@@ -1,4 +1,4 @@
-"""Implement smooth activations with small relative errors of the derivatives near their zeros.
+"""Implement activations; derivatives of smooth ones have small relative errors near their zeros.
 
 silu, mish and gelu have a minimum x0 < 0. With d = x - x0 their derivatives for x < 0 are products
 of positive factors and of sums whose terms all have the sign of d:

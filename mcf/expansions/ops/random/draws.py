@@ -1,4 +1,7 @@
-"""Implement in-place sampling, `rand_like` and its kin, and dropout."""
+"""Implement in-place sampling, `rand_like` and its kin, and dropout.
+
+Other distributions are computed from uniform and normal numbers with all components random.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implement `mode`, `bincount`, `histogram` and `multinomial`."""
+"""Implement `mode`, `bincount`, `histc`, `histogram` and `multinomial`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Implement assignment and filling by numbers that PyTorch would round to the dtype first."""
+"""Implement assignment and filling by numbers that PyTorch would round to the dtype first.
+
+A mask is searched once for all components.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implement exact operators that move elements: joining, indexing and masking.
+"""Implement exact operators that move elements, joining, indexing and masking, and sequences.
 
 Mixed operands are promoted.
 """

@@ -1,4 +1,8 @@
-"""Implement `scatter_reduce`, `index_reduce`, `embedding_bag` and `bilinear`."""
+"""Implement operators that add or reduce at indices which may repeat.
+
+Values for one index are summed pairwise in the order of their positions, then added to x. Results
+are reproducible bit for bit on every device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Implement views: each component is viewed, and memory is shared."""
+"""Implement views, and derivatives of operators that move elements.
+
+Each component is viewed, and memory is shared. Derivatives add gradients of copies.
+"""
 
 from __future__ import annotations
 
