@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -52,12 +53,12 @@ class Rows:
             raise RuntimeError(f"dim {list(given)} names a dimension more than once")
         return cls(tuple(shape), tuple(sorted(dims)) if n else ())
 
-    @property
+    @functools.cached_property
     def kept(self) -> tuple[int, ...]:
         """The dimensions that are not reduced."""
         return tuple(d for d in range(len(self.shape)) if d not in self.dims)
 
-    @property
+    @functools.cached_property
     def length(self) -> int:
         """The number of elements that are reduced to one."""
         return math.prod([self.shape[d] for d in self.dims])
@@ -74,10 +75,10 @@ class Rows:
     def gather(self, x: Components) -> list[Tensor]:
         """Return each component as a contiguous [outer, length] tensor."""
         order = (*self.kept, *self.dims)
-        outer = math.prod([self.shape[d] for d in self.kept])
-        if order == tuple(range(len(order))) and all(c.is_contiguous() for c in x):
-            return [c.view(outer, self.length) for c in x]
-        return [c.permute(order).reshape(outer, self.length).contiguous() for c in x]
+        size = math.prod([self.shape[d] for d in self.kept]), self.length
+        if order != (*range(len(order)),):
+            x = tuple([c.permute(order) for c in x])
+        return [c.reshape(size).contiguous() for c in x]
 
     def result_shape(self, keepdim: bool) -> tuple[int, ...]:
         """Return the shape of the result."""

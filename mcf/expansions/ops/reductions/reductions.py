@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,14 +23,6 @@ from mcf.reductions.rows import Rows
 aten = torch.ops.aten
 
 
-def _as_whole(func: Any, x: MCFTensor, dtype: torch.dtype | None, *args: Any) -> Tensor | None:
-    """Reduce after conversion to an integer or bool dtype; return None for other dtypes."""
-    if dtype is None or dtype.is_floating_point or dtype.is_complex:
-        return None
-    found: Tensor = func(plain(x, dtype), *args, dtype=dtype)
-    return found
-
-
 def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Components:
     if dtype is None or dtype is x.dtype:
         return x.components
@@ -38,18 +31,46 @@ def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Component
     return convert(x.components, dtype, x.terms)
 
 
+def _reduce(
+    name: str,
+    func: Any,
+    few: Callable[..., Any],
+    x: MCFTensor,
+    dtype: torch.dtype | None,
+    *args: Any,
+) -> Tensor:
+    """Return a reduction or running reduction.
+
+    Args:
+        name: its name in `mcf.reductions`.
+        func: PyTorch's operator, for integer and bool dtypes.
+        few: computes it of small tensors in one native call, or returns None.
+        x: the tensor.
+        dtype: of the result; None for that of x.
+        *args: the dimensions, and whether they remain with size 1.
+    """
+    if dtype is None or dtype is x.dtype:
+        found: Tensor | None = few(name, x, *args)
+        if found is not None:
+            return found
+    elif not dtype.is_floating_point and not dtype.is_complex:
+        whole: Tensor = func(plain(x, dtype), *args, dtype=dtype)
+        return whole
+    return wrap(getattr(reductions, name)(_components(x, dtype, name), *args))
+
+
+def _of_rows(name: str, x: MCFTensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return products or running sums and products of rows, or None."""
+    found = arranged(name, x, dim, keepdim=keepdim)
+    return None if found is None else found[0]
+
+
 @implements(aten.sum.dim_IntList)
 def sum_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return the sum over dimensions, all by default."""
-    whole = _as_whole(aten.sum.dim_IntList, x, dtype, dim, keepdim)
-    if whole is not None:
-        return whole
-    found = reduced("sum", x, dim, keepdim) if dtype is None or dtype is x.dtype else None
-    if found is not None:
-        return found
-    return wrap(reductions.sum(_components(x, dtype, "sum"), dim, keepdim))
+    return _reduce("sum", aten.sum.dim_IntList, reduced, x, dtype, dim, keepdim)
 
 
 @implements(aten.sum.default)
@@ -63,13 +84,7 @@ def mean_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return the mean over dimensions."""
-    whole = _as_whole(aten.mean.dim, x, dtype, dim, keepdim)
-    if whole is not None:
-        return whole
-    found = reduced("mean", x, dim, keepdim) if dtype is None or dtype is x.dtype else None
-    if found is not None:
-        return found
-    return wrap(reductions.mean(_components(x, dtype, "mean"), dim, keepdim))
+    return _reduce("mean", aten.mean.dim, reduced, x, dtype, dim, keepdim)
 
 
 @implements(aten.mean.default)
@@ -83,51 +98,25 @@ def prod_dim(
     x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return the product along a dimension."""
-    whole = _as_whole(aten.prod.dim_int, x, dtype, dim, keepdim)
-    if whole is not None:
-        return whole
-    few = None
-    if dtype is None or dtype is x.dtype:
-        few = arranged("prod", x, dim, keepdim=keepdim)
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.prod(_components(x, dtype, "prod"), dim, keepdim))
+    return _reduce("prod", aten.prod.dim_int, _of_rows, x, dtype, dim, keepdim)
 
 
 @implements(aten.prod.default)
 def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the product of all elements."""
-    whole = _as_whole(aten.prod.default, x, dtype)
-    if whole is not None:
-        return whole
-    few = arranged("prod", x, None) if dtype is None or dtype is x.dtype else None
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.prod(_components(x, dtype, "prod")))
+    return _reduce("prod", aten.prod.default, _of_rows, x, dtype)
 
 
 @implements(aten.cumsum.default)
 def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the running sums along a dimension."""
-    whole = _as_whole(aten.cumsum.default, x, dtype, dim)
-    if whole is not None:
-        return whole
-    few = arranged("cumsum", x, dim) if dtype is None or dtype is x.dtype else None
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.cumsum(_components(x, dtype, "cumsum"), dim))
+    return _reduce("cumsum", aten.cumsum.default, _of_rows, x, dtype, dim)
 
 
 @implements(aten.cumprod.default)
 def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the running products along a dimension."""
-    whole = _as_whole(aten.cumprod.default, x, dtype, dim)
-    if whole is not None:
-        return whole
-    few = arranged("cumprod", x, dim) if dtype is None or dtype is x.dtype else None
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.cumprod(_components(x, dtype, "cumprod"), dim))
+    return _reduce("cumprod", aten.cumprod.default, _of_rows, x, dtype, dim)
 
 
 @implements(aten.trace.default)
