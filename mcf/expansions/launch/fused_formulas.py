@@ -18,10 +18,9 @@ from torch import Tensor
 from mcf.elementary.fused import NO_SCALARS, Formula
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.launch.calls import looked_up
-from mcf.expansions.launch.elementwise import Plan
+from mcf.expansions.launch.elementwise import Plan, fits
 from mcf.expansions.launch.operations import (
     addressed,
-    fits,
     held_number,
     number_of,
     rounded_number,

@@ -24,7 +24,7 @@ from mcf.elementary.operator import CHUNK, apply
 from mcf.expansions.components import write
 from mcf.expansions.dispatch.recorded import functorch, modes
 from mcf.expansions.launch.calls import SMALL, looked_up
-from mcf.expansions.launch.elementwise import Plan
+from mcf.expansions.launch.elementwise import Plan, fits
 from mcf.expansions.promotion import (
     as_components,
     check_broadcast,
@@ -150,15 +150,8 @@ def launched(
                     return None
                 groups[k] = found
                 kind.append(len(found))
-    plan = looked_up(tuple(kind), _plan, operation, groups)
+    plan = looked_up(tuple(kind), Plan.of, operation, groups)
     return None if plan is None else (plan, groups)
-
-
-def _plan(operation: Operation | Formula, groups: Sequence[Components]) -> Plan | None:
-    """Create the plan of a signature."""
-    if isinstance(operation, Formula):
-        return Plan.of_formula(operation, groups)
-    return Plan.of(operation, groups)
 
 
 def addressed(x: Tensor) -> bool:
@@ -256,17 +249,10 @@ def into(
         return False
     if not fits(plan, parts) or shares_part(target, values):
         return False
-    done = plan.into(groups, parts)
-    if done is not None:
-        return done
-    if plan.broadcasts:
-        groups = plan.spread(groups)
-    left = plan.over_operands(groups, parts)
-    if left is None:
-        return plan.aside(groups, parts)
+    left = plan.into(groups, parts)
     if left:
-        _complete(operation.name, groups, parts, left)
-    return True
+        _complete(operation.name, plan.spread(groups), parts, left)
+    return left is not None
 
 
 def shares_part(target: Any, values: Iterable[Any]) -> bool:
@@ -315,19 +301,6 @@ def _is_dense(t: Tensor) -> bool:
 
 
 _address = Tensor.data_ptr
-
-
-def fits(plan: Any, parts: Components) -> bool:
-    """Return whether the kernel can store its results in components of one layout."""
-    first = parts[0]
-    return (
-        type(first) is Tensor
-        and len(parts) == len(plan.dtypes)
-        and first.dtype is plan.dtypes[0]
-        and first.shape == plan.size
-        and first.is_contiguous()
-        and first.device == plan.device
-    )
 
 
 def _complete(
