@@ -23,8 +23,7 @@ from mcf.kernels.operators import settle_kernel
 from mcf.kernels.program import Launch, Program
 from mcf.reductions import modular as modular
 from mcf.reductions.folds import finish, matrix_products, paired
-from mcf.reductions.opaque_reductions import operator
-from mcf.reductions.rows import check_same
+from mcf.reductions.rows import check_same, operator
 
 # For larger matrices the overhead that this saves is smaller than the loop itself.
 _FEW = 4096

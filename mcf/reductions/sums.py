@@ -32,8 +32,7 @@ from mcf.reductions.folds import (
     unscaled,
     widened,
 )
-from mcf.reductions.opaque_reductions import one_each, operator
-from mcf.reductions.rows import Components, Dim, Rows, check_same
+from mcf.reductions.rows import Components, Dim, Rows, check_same, one_each, operator
 
 
 def _shaped(x: Components, rows: Rows, keepdim: bool) -> Components:

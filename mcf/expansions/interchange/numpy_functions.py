@@ -200,18 +200,6 @@ _middle(torch.quantile, "median")
 _middle(torch.nanquantile, "nanmedian")
 
 
-@of_numpy("sort")
-def _sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Any:
-    x, dim = _flat(a, axis)
-    return torch.sort(x, dim=dim, stable=True)[0]
-
-
-@of_numpy("argsort")
-def _argsort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Any:
-    x, dim = _flat(a, axis)
-    return torch.argsort(x, dim=dim, stable=True)
-
-
 @of_numpy("unique")
 def _unique(
     ar: Any,
@@ -225,20 +213,10 @@ def _unique(
     return torch.unique(ar, return_inverse=return_inverse, return_counts=return_counts, dim=axis)
 
 
-@of_numpy("searchsorted")
-def _searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
-    return torch.searchsorted(a, v, side=side, sorter=sorter)
-
-
 @of_numpy("clip")
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     return a if low is None and high is None else torch.clamp(a, low, high)
-
-
-@of_numpy("round", "around")
-def _round(a: Any, decimals: int = 0) -> Any:
-    return torch.round(a, decimals=decimals) if decimals else torch.round(a)
 
 
 def _device_of(*given: Any) -> torch.device:
@@ -272,16 +250,6 @@ def _allclose(
     return bool(_isclose(a, b, rtol, atol, equal_nan).all())
 
 
-@of_numpy("array_equal")
-def _array_equal(a1: Any, a2: Any) -> bool:
-    return tuple(a1.shape) == tuple(a2.shape) and bool((a1 == a2).all())
-
-
-@of_numpy("einsum")
-def _einsum(subscripts: str, *operands: Any) -> Any:
-    return torch.einsum(subscripts, *operands)
-
-
 @of_numpy("dot")
 def _dot(a: Any, b: Any) -> Any:
     if not all(isinstance(t, Tensor) and t.dim() for t in (a, b)):
@@ -290,15 +258,7 @@ def _dot(a: Any, b: Any) -> Any:
     return torch.tensordot(a, b, ([a.dim() - 1], [max(0, b.dim() - 2)]))
 
 
-@of_numpy("linalg.norm")
-def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    return torch.linalg.norm(x, ord, axis, keepdims)
-
-
-MCFTensor.__array_function__ = __array_function__  # type: ignore[attr-defined]
-
-
-# Functions whose torch version takes NumPy's arguments in the same order, a tensor first.
+# Functions of torch by NumPy's names for them, with NumPy's arguments.
 _SAME: dict[str, Callable[..., Any]] = {
     "ravel": lambda a: a.reshape(-1),
     "reshape": lambda a, shape: a.reshape(shape),
@@ -355,6 +315,32 @@ _SAME: dict[str, Callable[..., Any]] = {
     "empty_like": torch.empty_like,
     "full_like": torch.full_like,
     "diff": lambda a, n=1, axis=-1: torch.diff(a, n, axis),
+    "transpose permute_dims": lambda a, axes=None: a.permute(
+        tuple(reversed(range(a.dim()))) if axes is None else tuple(axes)
+    ),
+    "matrix_transpose": lambda x: x.mT,
+    "flip": lambda m, axis=None: torch.flip(
+        m, tuple(range(m.dim())) if axis is None else np.atleast_1d(axis).tolist()
+    ),
+    "roll": lambda a, shift, axis=None: torch.roll(a, shift, axis),
+    "stack": lambda arrays, axis=0: torch.stack([_tensor(a) for a in arrays], axis),
+    "tile": lambda A, reps: torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps)),
+    "sort": lambda a, axis=-1, kind=None, *, stable=None: _sorted(torch.sort, a, axis)[0],
+    "argsort": lambda a, axis=-1, kind=None, *, stable=None: _sorted(torch.argsort, a, axis),
+    "searchsorted": lambda a, v, side="left", sorter=None: torch.searchsorted(
+        a, v, side=side, sorter=sorter
+    ),
+    "round around": lambda a, decimals=0: (
+        torch.round(a, decimals=decimals) if decimals else torch.round(a)
+    ),
+    "array_equal": lambda a1, a2: tuple(a1.shape) == tuple(a2.shape) and bool((a1 == a2).all()),
+    "einsum": lambda subscripts, *operands: torch.einsum(subscripts, *operands),
+    "linalg.norm": lambda x, ord=None, axis=None, keepdims=False: torch.linalg.norm(
+        x, ord, axis, keepdims
+    ),
+    "array_repr array_str array2string": lambda a: repr(a),
+    "iscomplexobj": lambda x: False,
+    "isrealobj": lambda x: True,
     "trapezoid": lambda y, x=None, dx=1.0, axis=-1: (
         torch.trapezoid(y, dx=dx, dim=axis) if x is None else torch.trapezoid(y, x, dim=axis)
     ),
@@ -370,22 +356,17 @@ def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if isinstance(function, FunctionType) else call
 
 
-for _name, _function in _SAME.items():
-    of_numpy(_name)(_positional(_function))
+def _sorted(function: Function, a: Any, axis: int | None) -> Any:
+    x, dim = _flat(a, axis)
+    return function(x, dim=dim, stable=True)
+
+
+for _names, _function in _SAME.items():
+    of_numpy(*_names.split())(_positional(_function))
 
 
 def _tensor(x: Any) -> Tensor:
     return x if isinstance(x, Tensor) else torch.tensor(x, device="cpu")
-
-
-@of_numpy("transpose", "permute_dims")
-def _transpose(a: Any, axes: Any = None) -> Any:
-    return a.permute(tuple(reversed(range(a.dim()))) if axes is None else tuple(axes))
-
-
-@of_numpy("matrix_transpose")
-def _matrix_transpose(x: Any) -> Any:
-    return x.mT
 
 
 @of_numpy("expand_dims")
@@ -397,16 +378,6 @@ def _expand_dims(a: Any, axis: Any) -> Any:
     return a
 
 
-@of_numpy("flip")
-def _flip(m: Any, axis: Any = None) -> Any:
-    return torch.flip(m, tuple(range(m.dim())) if axis is None else np.atleast_1d(axis).tolist())
-
-
-@of_numpy("roll")
-def _roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    return torch.roll(a, shift, axis)
-
-
 @of_numpy("concatenate", "concat")
 def _concatenate(arrays: Any, axis: int | None = 0) -> Any:
     if axis is None:
@@ -414,20 +385,10 @@ def _concatenate(arrays: Any, axis: int | None = 0) -> Any:
     return torch.cat([_tensor(a) for a in arrays], axis)
 
 
-@of_numpy("stack")
-def _stack(arrays: Any, axis: int = 0) -> Any:
-    return torch.stack([_tensor(a) for a in arrays], axis)
-
-
 @of_numpy("split", "array_split")
 def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     cuts = indices_or_sections
     return list(torch.tensor_split(ary, cuts if isinstance(cuts, int) else list(cuts), axis))
-
-
-@of_numpy("tile")
-def _tile(A: Any, reps: Any) -> Any:
-    return torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps))
 
 
 @of_numpy("repeat")
@@ -447,11 +408,6 @@ def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
     return found.reshape(*a.shape[:d], *index.shape, *a.shape[d + 1 :])
 
 
-@of_numpy("array_repr", "array_str", "array2string")
-def _text(a: Any) -> str:
-    return repr(a)
-
-
 @of_numpy("result_type", "common_type", "can_cast", "min_scalar_type")
 def _type(*given: Any) -> Any:
     raise TypeError(
@@ -460,11 +416,4 @@ def _type(*given: Any) -> Any:
     )
 
 
-@of_numpy("iscomplexobj")
-def _iscomplexobj(x: Any) -> bool:
-    return False
-
-
-@of_numpy("isrealobj")
-def _isrealobj(x: Any) -> bool:
-    return True
+MCFTensor.__array_function__ = __array_function__  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""Fuse a formula of a few operations on large tensors into one kernel, one pass over memory.
+"""Evaluate formulas of a few operations, on large tensors as one kernel in one pass over memory.
 
-The formula runs once on names in place of tensors, and each operation that it applies is recorded
-as a call of its algorithm. The recorded calls form one algorithm, which has the same bits as the
-operations one by one.
+To be fused a formula runs once on names in place of tensors, and each operation that it applies is
+recorded as a call of its algorithm. The recorded calls form one algorithm, which has the same bits
+as the operations one by one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from torch import Tensor
 
 from mcf.elementary.fused import NO_SCALARS, Formula
 from mcf.expansions.dispatch.recorded import watched
+from mcf.expansions.dispatch.registry import OPERATORS
 from mcf.expansions.launch.calls import looked_up
 from mcf.expansions.launch.elementwise import Plan, fits
 from mcf.expansions.launch.operations import (
     addressed,
+    compared,
     held_number,
+    into,
     number_of,
+    planned,
     rounded_number,
 )
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -31,7 +35,14 @@ from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ONE, ZERO
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, INT8, Format
-from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, result_dtypes
+from mcf.kernels.operators import (
+    COMMUTATIVE,
+    COMPARISONS,
+    SELECTIONS,
+    Operation,
+    composite_kernel,
+    result_dtypes,
+)
 from mcf.kernels.register_choice import get_registers
 
 _address = Tensor.data_ptr
@@ -305,3 +316,65 @@ def _plan(
         return _OnTensors(spec, first, constants)
     launch = registry.prepare(spec, [[first] * len(spec.fields)])
     return None if launch is None else Plan(spec, range(len(groups)), first, launch, constants)
+
+
+_aten = torch.ops.aten
+
+
+def composed(formula: Written, *values: Any) -> Any:
+    """Evaluate `formula(apply, *values)`, where `apply(operation, *operands)` is one operation.
+
+    A formula may contain comparisons, selections, arithmetic and elementary functions.
+    """
+    found = fused(formula, *values)
+    return formula(_apply, *values) if found is None else found
+
+
+def by_torch(operation: Operation, *values: Any) -> Any:
+    """Apply an operation as a PyTorch function; pass this to a formula that autograd records.
+
+    The first operand must be a tensor.
+    """
+    return getattr(torch, operation.name)(*values)
+
+
+def composed_into(formula: Written, values: Sequence[Any], out: MCFTensor) -> bool:
+    """Write a formula's value into `out`, which may be an operand; return False if unsupported.
+
+    For large tensors the last operation writes to `out`. Nothing is written if `out` has another
+    format, shape or layout than the result.
+    """
+    own = out.__dict__
+    if fused(formula, *values, out=COMPONENTS[own["_terms"]](own)):
+        return True
+    left = _length(formula, len(values))
+
+    def apply(operation: Operation | Formula, *operands: Any) -> Any:
+        nonlocal left
+        left -= 1
+        return _apply(operation, *operands) if left else into(operation, operands, out)
+
+    return formula(apply, *values) is True
+
+
+@functools.lru_cache(256)
+def _length(formula: Written, count: int) -> int:
+    """Return the number of operations in a formula of `count` operands."""
+    found: list[Any] = []
+    formula(lambda *given: found.append(given), *[None] * count)
+    return len(found)
+
+
+def _apply(operation: Operation | Formula, *values: Any) -> Any:
+    """Apply a single operation."""
+    return _function(operation)(*values)
+
+
+@functools.cache
+def _function(operation: Operation | Formula) -> Callable[..., Any]:
+    """Return the function that applies an operation to its operands."""
+    if isinstance(operation, Formula) or operation in SELECTIONS:
+        packet = getattr(_aten, operation.name)
+        form = "self" if operation.name == "where" else packet.overloads()[0]
+        return OPERATORS[getattr(packet, form)]
+    return functools.partial(compared if operation in COMPARISONS else planned, operation)

@@ -15,7 +15,6 @@ from mcf.expansions.ops.forms import backward as backward
 from mcf.expansions.ops.forms import in_place as in_place
 from mcf.expansions.ops.forms import lists as lists
 from mcf.expansions.ops.forms import natives as natives
-from mcf.expansions.ops.forms import results_into as results_into
 from mcf.expansions.ops.matrices import linalg as linalg
 from mcf.expansions.ops.matrices import matmul as matmul
 from mcf.expansions.ops.matrices import matrices as matrices

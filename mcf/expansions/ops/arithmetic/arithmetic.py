@@ -12,9 +12,8 @@ from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import differentiated, pulled_back
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.fused_formulas import Written
+from mcf.expansions.launch.fused_formulas import Written, composed, composed_into
 from mcf.expansions.launch.operations import into, planned, shares_part
-from mcf.expansions.ops.arithmetic.composed import composed, composed_into
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.components import padded

@@ -13,9 +13,8 @@ from mcf.elementary.fused import NO_SCALARS
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.fused_formulas import MANY
+from mcf.expansions.launch.fused_formulas import MANY, composed
 from mcf.expansions.launch.operations import compared, selected
-from mcf.expansions.ops.arithmetic.composed import composed
 from mcf.expansions.ops.shape.movement import where
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, fresh, wrap

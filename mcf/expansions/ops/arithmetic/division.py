@@ -21,7 +21,7 @@ from mcf.elementary.fused import Formula
 from mcf.elementary.remainders import floor_quotient, modulo, quotient, trunc_quotient
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.ops.arithmetic.composed import composed
+from mcf.expansions.launch.fused_formulas import composed
 from mcf.expansions.ops.elementary.elementary import of_two
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, fresh, wrap
 from mcf.kernels.components import Components

@@ -28,7 +28,7 @@ from mcf.elementary import error_slopes, fixed
 from mcf.expansions.dispatch.recorded import kept, recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.composed import composed
+from mcf.expansions.launch.fused_formulas import composed
 from mcf.expansions.ops.elementary.constants import beside, constant, in_format
 from mcf.expansions.ops.elementary.elementary import computed, differentiable, normal_pdf
 from mcf.expansions.ops.elementary.power_series import power_series

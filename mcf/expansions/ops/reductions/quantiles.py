@@ -16,8 +16,8 @@ from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import INTO, UnsupportedError, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.forms.in_place import computed_into
 from mcf.expansions.ops.forms.inside_transforms import batched, example, held, implements_inside
-from mcf.expansions.ops.forms.results_into import into
 from mcf.expansions.ops.order.order import decided, kth, not_empty
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.row_tasks import along
@@ -211,7 +211,8 @@ _inside("quantile", False)
 _inside("nanquantile", True)
 
 # PyTorch's own composition would round q to the components' dtype.
-INTO[torch.quantile], INTO[torch.nanquantile] = into(quantile), into(nanquantile)
+INTO[torch.quantile] = computed_into(quantile)
+INTO[torch.nanquantile] = computed_into(nanquantile)
 
 
 @implements(torch.ops.aten.nanmedian.default)
