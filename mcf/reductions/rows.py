@@ -7,7 +7,6 @@ program follows it. The format of its results does not depend on the choice.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,10 +29,14 @@ class Rows:
     Args:
         shape: of the tensor.
         dims: the reduced dimensions, sorted.
+        kept: the dimensions that are not reduced.
+        length: the number of elements that are reduced to one.
     """
 
     shape: tuple[int, ...]
     dims: tuple[int, ...]
+    kept: tuple[int, ...]
+    length: int
 
     @classmethod
     def of(cls, shape: Sequence[int], dim: Dim) -> Rows:
@@ -56,17 +59,9 @@ class Rows:
             dims.append(d % n if n else 0)
         if len(set(dims)) != len(dims):
             raise RuntimeError(f"dim {list(given)} names a dimension more than once")
-        return cls(tuple(shape), tuple(sorted(dims)) if n else ())
-
-    @functools.cached_property
-    def kept(self) -> tuple[int, ...]:
-        """The dimensions that are not reduced."""
-        return tuple(d for d in range(len(self.shape)) if d not in self.dims)
-
-    @functools.cached_property
-    def length(self) -> int:
-        """The number of elements that are reduced to one."""
-        return math.prod([self.shape[d] for d in self.dims])
+        reduced = tuple(sorted(dims)) if n else ()
+        kept = tuple([d for d in range(n) if d not in reduced])
+        return cls(tuple(shape), reduced, kept, math.prod([shape[d] for d in reduced]))
 
     def beside(self, x: Components) -> int:
         """Return the stride between a row's elements if rows can be folded in place, else 1."""
