@@ -32,8 +32,9 @@ def _targets(
     dim = 1 if x.ndim > 1 else 0
     kept = target != ignore_index
     classes = torch.where(kept, target, 0)
-    one = x.new_ones(()) if isinstance(x, MCFTensor) else wrap((x.new_ones(()),))
-    weights = where(kept, one if weight is None else one * weight[classes], 0 * one)
+    one: Any = x.new_ones(target.shape)
+    one = one if isinstance(x, MCFTensor) else wrap((one,))
+    weights = where(kept, one if weight is None else one * weight[classes], 0.0)
     return dim, classes.unsqueeze(dim), weights
 
 
