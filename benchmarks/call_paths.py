@@ -1,14 +1,15 @@
 """Count what one call passes through: Python calls, files, and moves from one file to another.
 
-    python benchmarks/call_paths.py                    # three paths, a table
+    python benchmarks/call_paths.py                    # four paths, a table
     python benchmarks/call_paths.py --files step       # the files and functions of one, in order
     python benchmarks/call_paths.py --host             # also microseconds, beside torch's
 
 Each path is repeated first, so that what is compiled, planned or remembered is there. Calls are
 those of this project's Python functions (sys.setprofile); "others" are torch's and the standard
 library's. A move is a call in another file than the one before. The step is that of one bf16
-parameter of one element under AdamW(precision="plus"); product and sum are of one element. Counts
-differ by a few with the number of the step, and not from machine to machine; times do.
+parameter of one element under AdamW(precision="plus"); product and two_sum are of one element, the
+sum is of four on the torch executor. Counts differ by a few with the number of the step, and not
+from machine to machine; times do.
 """
 
 from __future__ import annotations
@@ -107,11 +108,18 @@ def paths() -> dict[str, Callable[[], Any]]:
     """What is counted, by name."""
     a = mcf.tensor([1.5], terms=2)
     b = mcf.tensor([2.5], terms=2)
+    c = mcf.tensor([1.5, 2.5, 3.5, 4.5], terms=2)
     x, y = torch.ones(1), torch.ones(1)
+
+    def sum_by_torch() -> Any:
+        with mcf.executor("torch"):
+            return c.sum()
+
     return {
         "step": step(AdamW, precision="plus"),
         "a * b": lambda: a * b,
         "two_sum": lambda: mcf.two_sum(x, y),
+        "sum": sum_by_torch,
     }
 
 
@@ -122,6 +130,7 @@ def beside_torch() -> dict[str, Callable[[], Any]]:
         "step": step(torch.optim.AdamW, fused=True),
         "a * b": lambda: x * y,
         "two_sum": lambda: x + y,
+        "sum": lambda: torch.ones(4).sum(),
     }
 
 

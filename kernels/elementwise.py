@@ -266,8 +266,16 @@ class Elementwise:
 
     def argument(self, parameter: str, values: Mapping[str, Any]) -> Any:
         """Return the value of a parameter, from the values by name."""
-        found = tuple(values[self.constant_or_name(n)] for n in self.members(parameter))
-        return found if parameter in dict(self.groups) else found[0]
+        names, grouped = self._sources[parameter]
+        return tuple(map(values.__getitem__, names)) if grouped else values[names[0]]
+
+    @functools.cached_property
+    def _sources(self) -> dict[str, tuple[list[str], bool]]:
+        """The names that supply each parameter of the function, and whether they are a group."""
+        return {
+            p: ([*map(self.constant_or_name, self.members(p))], p in dict(self.groups))
+            for p in parameters(self.function)
+        }
 
     def call(self) -> str:
         """Return the argument list of `function` in generated code."""

@@ -23,7 +23,8 @@ from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, Format
 MAX_FLOATS = 16
 
 
-@dataclasses.dataclass(frozen=True)
+# Instances are compared and hashed by identity: caches look them up at every call.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Operation:
     """A function on component tuples.
 

@@ -12,7 +12,7 @@ from mcf.elementary import polygamma, special_bounds
 from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.fourier import transform_bounds as fourier
-from mcf.fourier.halves import halved
+from mcf.fourier.functions import halved
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
 from mcf.kernels.formats import FP32, FP64, Format, format_of

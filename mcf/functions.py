@@ -36,7 +36,7 @@ from mcf.expansions import MCFTensor
 from mcf.expansions.conversion import promote, to_plain
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import recorded
-from mcf.expansions.launch.cached_launches import selected
+from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.elementary.elementary import normal_pdf as _normal_pdf
 from mcf.expansions.promotion import aligned, common_device
 from mcf.expansions.tensor import wrap

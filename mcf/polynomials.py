@@ -13,7 +13,7 @@ from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import registers_for
-from mcf.reductions.opaque_reductions import operator
+from mcf.reductions.rows import operator
 
 
 def polyval(coefficients: Tensor | Sequence[Any], x: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Reference(Executor):
                     end = min(start + block, size)
                     index = torch.arange(start, end, device=device).to(torch.int32)
                     values |= _drawn(spec, helpers, index, constants)
-                out = function(*(spec.argument(p, values) for p in parameters(spec.function)))
+                out = function(*[spec.argument(p, values) for p in parameters(spec.function)])
                 values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}
                 for result, field in spec.ordered_stores():
                     if result == corrected:
@@ -190,7 +190,7 @@ def _flat(t: Tensor) -> Tensor:
 def _wide(spec: Fold, components: Sequence[Tensor]) -> State:
     """Return components converted to the registers of a fold."""
     assert spec.register.dtype is not None
-    return tuple(c.to(spec.register.dtype) for c in components)
+    return tuple([c.to(spec.register.dtype) for c in components])
 
 
 @functools.cache
@@ -203,7 +203,7 @@ def _functions(spec: Fold) -> tuple[Callable[..., State], Combine, Combine]:
         """Evaluate the term, with its constants expanded to tensors."""
         parts = term(*operands)
         like = parts[0]
-        return tuple(p if isinstance(p, Tensor) else torch.full_like(like, p) for p in parts)
+        return tuple([p if isinstance(p, Tensor) else torch.full_like(like, p) for p in parts])
 
     return expanded, bind(spec.merge), bind(spec.combine)
 
@@ -216,18 +216,12 @@ def _tree(merge: Combine, parts: list[State]) -> State:
 
 def halve(combine: Combine, state: State) -> State:
     """Combine j with j + ceil(c / 2) along the last dimension until one element is left."""
-    count = state[0].shape[-1]
-    while count > 1:
+    left = torch.stack(state)
+    while (count := left.shape[-1]) > 1:
         half = (count + 1) // 2
-        low = tuple(s[..., : count - half] for s in state)
-        high = tuple(s[..., half:count] for s in state)
-        both = combine(low, high)
-        state = tuple(
-            torch.cat([b, s[..., count - half : half]], -1)
-            for b, s in zip(both, state, strict=True)
-        )
-        count = half
-    return tuple(s[..., 0] for s in state)
+        both = combine(left[..., : count - half].unbind(), left[..., half:].unbind())
+        left = torch.cat([torch.stack(both), left[..., count - half : half]], -1)
+    return left[..., 0].unbind()
 
 
 def sequence(spec: Fold, element: Callable[[int], list[State]], count: int) -> State:
@@ -267,7 +261,7 @@ def _block(spec: Fold, operands: list[State]) -> State:
         state = part if state is None else combine(state, part)
         start += CHUNK
     while start < length:
-        part = term(*(tuple(c[:, start : start + LANES] for c in o) for o in operands))
+        part = term(*[tuple([c[:, start : start + LANES] for c in o]) for o in operands])
         if state is None:
             state = part
         else:

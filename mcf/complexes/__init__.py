@@ -10,11 +10,9 @@ from mcf.complexes import inverses as inverses
 from mcf.complexes import linear as linear
 from mcf.complexes import matrix_functions as matrix_functions
 from mcf.complexes import orthogonal as orthogonal
-from mcf.complexes import other_functions as other_functions
 from mcf.complexes import polar_factors as polar_factors
 from mcf.complexes import products as products
 from mcf.complexes import questions as questions
-from mcf.complexes import real_side as real_side
 from mcf.complexes import running_products as running_products
 from mcf.complexes import spectral as spectral
 from mcf.complexes import text as text

@@ -8,8 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
-from mcf.complexes.tracing import untraced
+from mcf.complexes.tensor import (
+    MCFComplexTensor,
+    formatted,
+    implements,
+    method,
+    pair,
+    parts,
+    untraced,
+)
 from mcf.linalg.number_kinds import in_real_products
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -294,3 +295,18 @@ def parts(value: Any) -> tuple[Any, Any] | None:
     if isinstance(value, (int, float)) or hasattr(value, "as_integer_ratio"):
         return value, None
     return (value, None) if hasattr(value, "_mpf_") else None
+
+
+def untraced(function: Function) -> Function:
+    """Return the function such that torch.compile breaks the graph around it.
+
+    It is for functions that need components, which a graph's tensors lack: the bits are the eager
+    ones.
+    """
+    aside = torch._disable_dynamo(function)  # type: ignore[attr-defined]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (aside if torch.compiler.is_compiling() else function)(*args, **kwargs)
+
+    return call  # type: ignore[return-value]

@@ -15,8 +15,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from mcf.complexes.tensor import MCFComplexTensor, implements, method
 from mcf.convert import spec as specification
-from mcf.convert.print_options import in_force
-from mcf.convert.printing import brackets, element, usual
+from mcf.convert.printing import brackets, element, in_force, usual
 from mcf.expansions.interchange import flat_state
 from mcf.expansions.interchange.text import rows
 from mcf.kernels.formats import format_of

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.expansions.components import MAX_TERMS
-from mcf.expansions.creation import check_format
-from mcf.expansions.factories import Device, _format, leaf, shape_of
+from mcf.expansions.creation import Device, _format, check_format, leaf, shape_of
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import Format, format_of

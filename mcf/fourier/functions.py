@@ -1,4 +1,10 @@
-"""`torch.fft` of expansion tensors, real and complex."""
+"""Compute `torch.fft` of expansion tensors, real and complex.
+
+A real sequence of even length n = 2m is transformed as a complex one of length m. With z_j = x_2j +
+i x_(2j+1), Z its transform, Z_m = Z_0 and w = exp(-2 pi i / n) the transform of x begins with X_k =
+(Z_k + conj(Z_(m-k)) - i w^k (Z_k - conj(Z_(m-k)))) / 2, k = 0 ... m; and back, 2 Z_k = X_k +
+conj(X_(m-k)) + i w^-k (X_k - conj(X_(m-k))).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,53 @@ from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, pair
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch import registry
 from mcf.expansions.tensor import wrap
-from mcf.fourier import halves
-from mcf.fourier.opaque_transforms import transform
+from mcf.fourier.opaque_transforms import transform, turns
+from mcf.kernels.components import Components
+
+# From this length on the shorter transform and its postprocessing are faster than the full one.
+HALVED = 4096
+
+# A transform of [m, columns] with exp(sign 2 pi i / m).
+Transform = Callable[[Any, Any, int], tuple[Any, Any]]
+
+
+def halved(n: int) -> bool:
+    """Return whether a real sequence of this length is transformed as a complex one."""
+    return n % 2 == 0 and n >= HALVED
+
+
+def _turns(n: int, sign: int, like: Components) -> Any:
+    """Return sign i exp(sign 2 pi i k / n) for k = 0 ... n / 2, as a column, rounded once."""
+    found = turns(like, n, sign)
+    return pair(*(wrap([c[k] for c in found]) for k in (0, 1)))
+
+
+def _mixed(z: Any, n: int, sign: int) -> Any:
+    """Return z_k + conj(z_(m-k)) + sign i w (z_k - conj(z_(m-k))) for k = 0 ... m."""
+    mirror = torch.conj(torch.flip(z, (0,)))
+    part = (z - mirror) * _turns(n, sign, z.real.components)
+    return (z + mirror) + part
+
+
+def forward_halves(x: Any, transform: Transform) -> Any:
+    """Return the first m + 1 numbers of the transform of x [n, columns]."""
+    n, columns = x.shape
+    real, imag = (p.contiguous() for p in x.reshape(n // 2, 2, columns).unbind(1))
+    found: Any = pair(*transform(real, imag, -1))
+    whole: Any = torch.cat((found, found[:1]))
+    return _mixed(whole, n, -1) * 0.5
+
+
+def backward_halves(x: Any, n: int, transform: Transform) -> Any:
+    """Return n times the real [n, columns] whose transform begins with x [m + 1, columns]."""
+    zero = torch.zeros_like(x.imag[:1])
+    # The first and the last number have no imaginary part.
+    z = pair(x.real, torch.cat((zero, x.imag[1:-1], zero)))
+    both = _mixed(z, n, 1)[:-1]
+    real, imag = transform(both.real.contiguous(), both.imag.contiguous(), 1)
+    whole: Any = torch.stack((real, imag), 1)
+    return whole.reshape(n, x.shape[1])
+
 
 # The `norm` argument of the inverse direction that has the same scale.
 _SWAPPED = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}
@@ -156,11 +207,11 @@ def rfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -
     """
     _real_only(x, "rfft")
     count = _length(x, n, dim)
-    if not halves.halved(count):
+    if not halved(count):
         z = fft(x, n, dim, norm)
         return z.narrow(dim, 0, z.shape[dim] // 2 + 1)
     real = _sized(x.movedim(dim, 0), count)
-    found = halves.forward(real.reshape(count, -1), _Transform.apply)
+    found = forward_halves(real.reshape(count, -1), _Transform.apply)
     found = found.reshape(count // 2 + 1, *real.shape[1:]).movedim(0, dim)
     return _scaled(found, count, norm, False)
 
@@ -178,9 +229,9 @@ def _halved(x: Any, n: int | None, dim: int) -> tuple[Any, int]:
     real, imag = (None if p is None else p.movedim(dim, 0) for p in _parts(x))
     real = _sized(real, count // 2 + 1)
     imag = torch.zeros_like(real) if imag is None else _sized(imag, count // 2 + 1)
-    if halves.halved(count):
+    if halved(count):
         z = pair(*(p.reshape(len(p), -1) for p in (real, imag)))
-        found = halves.backward(z, count, _Transform.apply)
+        found = backward_halves(z, count, _Transform.apply)
         return found.reshape(count, *real.shape[1:]).movedim(0, dim), count
     tail = slice(1, (count + 1) // 2)
     whole = MCFComplexTensor(

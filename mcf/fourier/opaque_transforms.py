@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mcf.fourier import transform as _transforms
-from mcf.fourier.unity_roots import roots
+from mcf.fourier.transform import roots
 from mcf.kernels.components import Components
 
 _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]

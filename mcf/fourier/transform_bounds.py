@@ -25,8 +25,7 @@ import torch
 
 from mcf.complexes.complex_bounds import composed
 from mcf.complexes.complex_bounds import mul as product
-from mcf.fourier.transform import chirps
-from mcf.fourier.transform_plan import PRIME, convolution, radices
+from mcf.fourier.transform import PRIME, chirps, convolution, radices
 from mcf.kernels.bounds import Guarantee
 
 # A function that returns the guarantee of a real operation by name, terms, dtype and count.
@@ -53,7 +52,7 @@ def transform(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -
 
 
 def halved(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -> float:
-    """Return the relative error of a real transform by `mcf.fourier.halves`, in all."""
+    """Return the relative error of a real transform by `mcf.fourier.functions`, in all."""
     half = transform(n // 2, terms, dtype, unit, real)
 
     def simple(name: str) -> float:

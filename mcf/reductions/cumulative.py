@@ -14,8 +14,7 @@ from mcf.kernels import operations, registry
 from mcf.kernels.formats import FP64, Format, format_of
 from mcf.kernels.row_tasks import Narrow, RowTask, along
 from mcf.reductions.folds import finish, register_of, state_of, widened
-from mcf.reductions.opaque_reductions import one_each, operator
-from mcf.reductions.rows import Components, Dim, Rows
+from mcf.reductions.rows import Components, Dim, Rows, one_each, operator
 from mcf.reductions.sums import _shaped
 
 Binary = Callable[[Components, Components], Components]

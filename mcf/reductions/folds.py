@@ -22,6 +22,7 @@ from mcf.kernels.fold import (
     sum_fold,
 )
 from mcf.kernels.formats import FORMATS, FP64, Format, format_of
+from mcf.kernels.operators import settle_kernel
 from mcf.kernels.program import Program, Within
 from mcf.kernels.register_choice import registers_for
 from mcf.kernels.scaling import power_of_two
@@ -216,8 +217,18 @@ def unscaled(x: Sequence[Tensor]) -> bool:
 
 
 def settle(state: Tensor) -> Components:
-    """Finalize partial sums [state, ...] as normalised expansions of as many components."""
-    return tuple(torch.ops.mcf.expansion_settle(list(state)))
+    """Finalize partial sums [state, ...] as normalised expansions of as many components.
+
+    The caller is an opaque operator.
+    """
+    spec = settle_kernel(len(state), register=FORMATS[state.dtype])
+    given = [c.contiguous() for c in state]
+    out = [*map(torch.empty_like, given)]
+    registry.run(spec, [[*out, *given]], _NO_SCALARS)
+    return tuple(out)
+
+
+_NO_SCALARS = torch.ones(1, 0, dtype=torch.float64, device="cpu")
 
 
 def finish(x: Components, fmt: Format, terms: int) -> Components:

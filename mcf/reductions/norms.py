@@ -27,8 +27,7 @@ from mcf.reductions.folds import (
     state_of,
     unscaled,
 )
-from mcf.reductions.opaque_reductions import one_each, operator
-from mcf.reductions.rows import Components, Dim, Rows
+from mcf.reductions.rows import Components, Dim, Rows, one_each, operator
 from mcf.reductions.sums import _shaped
 from mcf.reductions.sums import sum as sum_
 

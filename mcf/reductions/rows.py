@@ -1,10 +1,15 @@
-"""Move the dimensions that a reduction removes to the end, as one."""
+"""Move the dimensions that a reduction removes to the end, as one; register operators on rows.
+
+An operator reads the choice of registers (`mcf.set_registers`) when it runs, so that a compiled
+program follows it. The format of its results does not depend on the choice.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +29,14 @@ class Rows:
     Args:
         shape: of the tensor.
         dims: the reduced dimensions, sorted.
+        kept: the dimensions that are not reduced.
+        length: the number of elements that are reduced to one.
     """
 
     shape: tuple[int, ...]
     dims: tuple[int, ...]
+    kept: tuple[int, ...]
+    length: int
 
     @classmethod
     def of(cls, shape: Sequence[int], dim: Dim) -> Rows:
@@ -50,17 +59,9 @@ class Rows:
             dims.append(d % n if n else 0)
         if len(set(dims)) != len(dims):
             raise RuntimeError(f"dim {list(given)} names a dimension more than once")
-        return cls(tuple(shape), tuple(sorted(dims)) if n else ())
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """The dimensions that are not reduced."""
-        return tuple(d for d in range(len(self.shape)) if d not in self.dims)
-
-    @property
-    def length(self) -> int:
-        """The number of elements that are reduced to one."""
-        return math.prod([self.shape[d] for d in self.dims])
+        reduced = tuple(sorted(dims)) if n else ()
+        kept = tuple([d for d in range(n) if d not in reduced])
+        return cls(tuple(shape), reduced, kept, math.prod([shape[d] for d in reduced]))
 
     def beside(self, x: Components) -> int:
         """Return the stride between a row's elements if rows can be folded in place, else 1."""
@@ -74,10 +75,10 @@ class Rows:
     def gather(self, x: Components) -> list[Tensor]:
         """Return each component as a contiguous [outer, length] tensor."""
         order = (*self.kept, *self.dims)
-        outer = math.prod([self.shape[d] for d in self.kept])
-        if order == tuple(range(len(order))) and all(c.is_contiguous() for c in x):
-            return [c.view(outer, self.length) for c in x]
-        return [c.permute(order).reshape(outer, self.length).contiguous() for c in x]
+        size = math.prod([self.shape[d] for d in self.kept]), self.length
+        if order != (*range(len(order)),):
+            x = tuple([c.permute(order) for c in x])
+        return [c.reshape(size).contiguous() for c in x]
 
     def result_shape(self, keepdim: bool) -> tuple[int, ...]:
         """Return the shape of the result."""
@@ -102,3 +103,29 @@ def check_same(function: str, **arguments: Tensor) -> None:
                 )
         if t.layout is not torch.strided:
             raise TypeError(f"{function}: {name} has layout {t.layout}; only dense tensors are")
+
+
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Replace a function by an operator `torch.ops.mcf.NAME`.
+
+    Args:
+        schema: NAME(arguments), without the result, which is a list of tensors.
+        fake: returns new tensors like the results, for the same arguments.
+    """
+    name = schema.partition("(")[0]
+
+    def register(function: Callable[..., Any]) -> Any:
+        _library.define(f"{schema} -> Tensor[]")  # type: ignore[no-untyped-call]
+        _library.impl(name, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
+        return getattr(torch.ops.mcf, name)
+
+    return register
+
+
+def one_each(x: Sequence[Tensor], count: int) -> list[Tensor]:
+    """Return `count` new tensors with one number for each row of [M, K]."""
+    return [x[0].new_empty(x[0].shape[0]) for _ in range(count)]

@@ -22,7 +22,68 @@ from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.fold import LANES, state_for
 from mcf.kernels.fold_bounds import FoldBound, fold_bound, register_bound, rounded
 from mcf.kernels.formats import FP32, FP64, Format
-from mcf.reductions import sum_underflow as underflow
+
+
+def scaled_products(state: int, count: int) -> Fraction:
+    """Return the underflow error of products in float32, relative to a sum of squares.
+
+    The largest number is at least 1/2 and its square 1/4. Scaling loses half of eta from each
+    component of a number, and 2 s eta from its square.
+    """
+    return 4 * (count * (state**2 + 2 * state)) * FP32.min_subnormal
+
+
+def scaled_underflow(state: int, count: int) -> Fraction:
+    """Return the underflow error of a standard deviation with scaled rows, relative to T.
+
+    With the largest element at least 1/2, T >= 1 / (2 sqrt(count - correction)). Products give the
+    sum of squares an error of at most count state**2 eta / 2, and the quotient gives its value v
+    state eta. As
+    |sqrt(v + d) - sqrt(v)| <= sqrt(|d|), the total is below 4 sqrt(count) state 2**-537 of T. The
+    root's own part, 20 eta (1 + 1/t) with t >= 2**-537, is below 40 sqrt(count) 2**-537 of T.
+    Elements scaled below the range, and the mean, have errors of multiples of eta.
+    """
+    return count * state * Fraction(1, 2**530)
+
+
+# Underflow errors if components have the registers' format, by numbers of registers and elements.
+
+
+def nothing(state: int, count: int, register: Format) -> Fraction:
+    """Return 0: sums are exact below the normal range."""
+    return Fraction(0)
+
+
+def last_places(state: int, count: int, register: Format) -> Fraction:
+    """Return the error of a quotient or a scaling: half a unit per component, and as much again."""
+    return state * register.min_subnormal
+
+
+def products(state: int, count: int, register: Format) -> Fraction:
+    """Return the error of at most state**2 products or their errors per term, half a unit each.
+
+    The other half covers what follows: relative errors of these, and a variance's quotient.
+    """
+    return count * state**2 * register.min_subnormal
+
+
+def variances(state: int, count: int, register: Format) -> Fraction:
+    """Return the error of a variance; deviations are scaled in float32 registers only."""
+    if register == FP64:
+        return products(state, count, register)
+    return 4 * state * register.min_subnormal
+
+
+def deviations(state: int, count: int, register: Format) -> Fraction:
+    """Return the error of a standard deviation; deviations are scaled in float32 registers.
+
+    There the mean's quotient counts: it has an error of state eta, and a deviation as much as the
+    mean.
+    """
+    if register == FP64:
+        return last_places(state, count, register)
+    return 4 * state * register.min_subnormal
+
 
 _ORO = "Ogita, Rump, Oishi 2005, doi:10.1137/030601818, counted in docs/numerics.md"
 _GLL = "Graillat, Langlois, Louvet 2009, doi:10.1007/BF03186531"
@@ -76,7 +137,7 @@ def _norm(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
     root = _wide("sqrt", state, register)
     size = squares.absolute
     if register == FP32:
-        size += underflow.scaled_products(state, count)
+        size += scaled_products(state, count)
     relative = (1 + _rooted(size)) * (1 + root) - 1
     return rounded(FoldBound(relative, Fraction(0)), fmt, terms, register)
 
@@ -112,7 +173,7 @@ def _gap_factor(fmt: Format, terms: int, count: int, register: Format) -> Fracti
     state = state_for(fmt, terms, register)
     squares = register_bound(register, state, count, LANES, register).absolute
     if register == FP32:
-        squares += underflow.scaled_products(state, count)
+        squares += scaled_products(state, count)
     return (1 + _wide("add", state, register)) ** 2 * (1 + squares)
 
 
@@ -127,7 +188,7 @@ def _std(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
     factor *= 1 + _wide("sqrt", state, register)
     own = _mean_error(fmt, terms, count, register) + _conversion(fmt, terms, register)
     if fmt == FP64:
-        own += underflow.scaled_underflow(state, count)
+        own += scaled_underflow(state, count)
     return rounded(FoldBound(factor - 1, own * factor), fmt, terms, register)
 
 
@@ -187,7 +248,7 @@ class Row:
         """Return the preconditions that `underflow` does not cover, in words."""
         register = FP64 if fmt == FP64 else register
         within = 2 * (fmt.emax + fmt.p) <= register.emax
-        if terms <= self.wide and (within or self.lost is not underflow.nothing):
+        if terms <= self.wide and (within or self.lost is not nothing):
             return ""
         if self.operation == "sum":
             return ""
@@ -210,9 +271,9 @@ class Row:
 ROWS = {
     row.operation: row
     for row in (
-        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, _sum, underflow.nothing),
-        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, _sum, underflow.products),
-        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul, underflow.products),
+        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, _sum, nothing),
+        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, _sum, products),
+        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul, products),
         Row(
             "mean",
             "sum |x| / N",
@@ -220,9 +281,9 @@ ROWS = {
             "sum, then div",
             _ORO,
             _mean,
-            underflow.last_places,
+            last_places,
         ),
-        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm, underflow.last_places),
+        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm, last_places),
         Row(
             "var",
             "sum x^2 / (N - c)",
@@ -230,7 +291,7 @@ ROWS = {
             "two passes: mean, then squares",
             _ORO,
             _var,
-            underflow.variances,
+            variances,
         ),
         Row(
             "std",
@@ -239,7 +300,7 @@ ROWS = {
             "var, then sqrt",
             _ORO,
             _std,
-            underflow.deviations,
+            deviations,
         ),
         Row(
             "polyval",
@@ -248,7 +309,7 @@ ROWS = {
             "compensated Horner; Horner on expansions",
             _GLL,
             _polyval,
-            underflow.nothing,
+            nothing,
             wide=1,
         ),
     )

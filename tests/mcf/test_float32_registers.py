@@ -17,7 +17,7 @@ import mcf
 from mcf.kernels.fold import LANES, product_fold, sum_fold
 from mcf.kernels.fold_bounds import fold_bound
 from mcf.kernels.formats import BF16, FP16, FP32, Format
-from mcf.reductions import folds, moments, sums
+from mcf.reductions import folds, sums
 from mcf.reductions.sum_bounds import ROWS
 from tests.helpers.sums import Components, cancelling, values
 from tests.kernels.test_fold import MUTANTS, Mutant, worst
@@ -116,7 +116,7 @@ def test_small_gaps_keep_their_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     assert excess("var", FP32, 4, x) <= 1
     assert excess("std", FP32, 4, x) <= 1
     unscaled = lambda x: (list(x), torch.zeros(len(x[0]), dtype=torch.int64))  # noqa: E731
-    monkeypatch.setattr(moments, "scaled_rows", unscaled)
+    monkeypatch.setattr(sums, "scaled_rows", unscaled)
     assert excess("std", FP32, 4, x) > MARGIN
 
 

@@ -20,7 +20,7 @@ import mcf
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
 from mcf.reductions import modular
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.modular import int8, moduli, multiply, tiles
+from mcf.reductions.modular import moduli, multiply
 from mcf.reductions.modular.integer_matrices import integers
 from mcf.reductions.modular.moduli import Plan
 from tests.helpers import assert_all_same_bits, assert_same_bits
@@ -177,19 +177,19 @@ def test_residues_of_128_are_minus_128() -> None:
 @pytest.mark.parametrize("floats", [False, True])
 def test_products_of_int8_are_exact(floats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if floats:
-        monkeypatch.setattr(int8, "_units", lambda device: False)
+        monkeypatch.setattr(multiply, "_units", lambda device: False)
     for inner in (1, 7, 1024, 1025, 5000):
         a = torch.full((5, inner), -128, dtype=torch.int8)
         b = torch.full((inner, 9), -128, dtype=torch.int8)
         b[:, 1::2] = 127
         expected = torch.tensor([[16384 * inner, -16256 * inner] * 5] * 5)[:, :9]
         out = torch.empty(5, 9, dtype=torch.int32)
-        int8.product(a, b, out, 256)
+        multiply.int8_product(a, b, out, 256)
         assert_same_bits(out, expected.int())
-        assert_same_bits(int8._padded(a, b), expected.int())
+        assert_same_bits(multiply._padded(a, b), expected.int())
     # Longer than sums of 32 bits can be: what is left modulo the modulus.
-    monkeypatch.setattr(int8, "INTEGERS", 2000)
-    int8.product(a, b, out, 251)
+    monkeypatch.setattr(multiply, "INTEGERS", 2000)
+    multiply.int8_product(a, b, out, 251)
     assert torch.equal((out - expected) % 251, torch.zeros(5, 9).long())
     assert out.max() < 5 * 251
 
@@ -227,7 +227,7 @@ def test_order_tiles_threads_and_units_do_not_matter(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(multiply, "GATHERED", 1000)
     assert multiply._tiles(moduli.plan_for(FP32, 2, 50), 33, 50, 21) != (21, 33)
     assert_all_same_bits(product(x, y, 2), expected)
-    monkeypatch.setattr(int8, "_units", lambda device: False)
+    monkeypatch.setattr(multiply, "_units", lambda device: False)
     assert_all_same_bits(product(x, y, 2), expected)
 
 
@@ -263,7 +263,7 @@ def test_the_check_rejects_half_the_bound(
     few_bits(monkeypatch, 53)
     assert wrong(product(x, y, 1), x, y, FP64) == 0
     assert 50 < again[-1] < 300
-    monkeypatch.setattr(tiles, "UP", 0.5)
+    monkeypatch.setattr(multiply, "UP", 0.5)
     assert wrong(product(x, y, 1), x, y, FP64) > 4
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from mcf.kernels import operations
 from mcf.linalg import working_matrices
 from mcf.reductions import products
-from mcf.reductions.small_products import small_products
+from mcf.reductions.products import small_products
 from tests.helpers import assert_all_same_bits
 from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen

@@ -3,6 +3,9 @@
 Above autograd these functions have derivatives of our own. A transform of torch.func uses torch's,
 whose constants are doubles (1 / log(2), 2 / sqrt(pi), 2 / (count - 1)) or which cancel. The
 operators can only detect this from the call stack.
+
+Autograd would record torch's own in-place form with torch's derivative. The in-place forms here
+copy the function's result, so the copy carries our derivative.
 """
 
 from __future__ import annotations
@@ -15,8 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.expansions.dispatch.recorded import DERIVATIVES, FORWARD, pulling, transformed
-from mcf.expansions.dispatch.registry import OPERATORS, UnsupportedError, readable
+from mcf.expansions.dispatch.recorded import (
+    DERIVATIVES,
+    FORWARD,
+    _duals,
+    differentiated,
+    pulling,
+    transformed,
+)
+from mcf.expansions.dispatch.registry import FUNCTIONS, OPERATORS, UnsupportedError, forms, readable
+from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.ops.forms.natives import wide
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import format_of
@@ -140,3 +151,29 @@ for _func in (aten.lerp.Scalar, aten.lerp.Tensor):
 _refused_where(aten.addcmul.default, _of_products)
 _refused_where(aten.addcdiv.default, _of_quotients)
 _refused_where(aten.atan2.default, _of_angles)
+
+
+def _has_operator(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name)
+    return any(getattr(packet, each) in OPERATORS for each in packet.overloads())
+
+
+def _copied(name: str, own: Any) -> Any:
+    """Return the in-place form of the method `name`; `own` is torch's in-place method."""
+    function, direct = FUNCTIONS[getattr(Tensor, name)], _has_operator(name)
+
+    def written(input: Any, *args: Any, **kwargs: Any) -> Any:
+        given = (input, *args, *kwargs.values())
+        if direct and _duals._current_level < 0 and not differentiated(given):
+            return forward(own, (input, *args), kwargs)
+        # Compute from a copy: tensors saved for derivatives must not change.
+        return input.copy_(function(input.clone(), *args, **kwargs))
+
+    return written
+
+
+for _name in dir(Tensor):
+    if not _name.startswith("_") and getattr(Tensor, _name) in FUNCTIONS:
+        for _own in forms(f"{_name}_"):
+            if _own not in FUNCTIONS:
+                FUNCTIONS[_own] = _copied(_name, _own)

@@ -2,11 +2,15 @@
 
 Most functions pass through unchanged: they reach the registered operators, and torch computes their
 derivatives with these operators.
+
+Implementations name their parameters as their formulas do. When a call has an unknown keyword, its
+position in torch's own function is read from torch's schemas and cached.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -16,14 +20,73 @@ from torch import Tensor
 from torch.overrides import get_default_nowrap_functions
 
 from mcf.expansions.conversion import promote
-from mcf.expansions.dispatch.argument_names import by_place
 from mcf.expansions.dispatch.recorded import functorch, mapped, unmapped
 from mcf.expansions.dispatch.registry import FUNCTIONS, INTO, VIEWS, UnsupportedError
-from mcf.expansions.dispatch.roomy import ROOMY_DERIVATIVES, needs_room, with_room
 from mcf.expansions.dispatch.scalars import one
 from mcf.expansions.dispatch.traced import check_exported, skipped
-from mcf.expansions.dispatch.widening import BOUNDED, WIDENED, bounded, widened
+from mcf.expansions.dispatch.widening import (
+    BOUNDED,
+    ROOMY_DERIVATIVES,
+    WIDENED,
+    bounded,
+    needs_room,
+    widened,
+    with_room,
+)
 from mcf.expansions.tensor import MCFTensor
+
+# NumPy's aliases of torch's argument names.
+_ALSO = {"input": ("x", "a", "x1"), "other": ("x2",)}
+
+
+def by_place(
+    func: Any, implementation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with keywords renamed to the implementation's parameters.
+
+    A keyword that only torch knows is renamed to the parameter at the same position. The
+    implementation refuses keywords that neither knows.
+    """
+    names, known = _parameters(implementation)
+    if kwargs.keys() <= known:
+        return args, kwargs
+    places = _places(func)
+    found: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        at = places.get(name, -1)
+        own = names[at] if name not in known and len(args) <= at < len(names) else name
+        if own in found or (own != name and own in kwargs):
+            return args, kwargs
+        found[own] = value
+    return args, found
+
+
+@functools.cache
+def _parameters(implementation: Callable[..., Any]) -> tuple[list[str], frozenset[str]]:
+    """Return the names of positional parameters in order, and all names."""
+    found = inspect.signature(implementation).parameters.values()
+    names = [p.name for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return names, frozenset([*names, *(p.name for p in found if p.kind is p.KEYWORD_ONLY)])
+
+
+@functools.cache
+def _places(func: Any) -> dict[str, int]:
+    """Return the position of each argument name of a torch function."""
+    if isinstance(func, FunctionType):
+        return {name: at for at, name in enumerate(inspect.signature(func).parameters)}
+    name = getattr(func, "__name__", "")
+    # A method has no name for its first argument, `self`.
+    first = "" if hasattr(func, "__objclass__") else "input"
+    found: dict[str, int] = {}
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+        for at, argument in enumerate(schema.arguments):
+            if not argument.kwarg_only:
+                tensor = argument.name == "self" and str(argument.type) == "Tensor"
+                given = first if tensor else argument.name
+                for also in (given, *_ALSO.get(given, ())):
+                    found.setdefault(also, at)
+    return found
+
 
 # Returns whether autocast is on for any device.
 _autocast = torch._C._is_any_autocast_enabled

@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from mcf.expansions.components import check_attributes
 from mcf.expansions.dispatch.recorded import watched
-from mcf.expansions.launch.cached_launches import addressed
+from mcf.expansions.launch.operations import addressed
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, made, method
 
 _unasked = torch._C.DisableTorchFunctionSubclass

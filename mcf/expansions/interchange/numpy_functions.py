@@ -1,4 +1,4 @@
-"""Implement NumPy's functions through `__array_function__`: `np.sum(x)`, `np.median(x)`.
+"""Implement NumPy's functions through `__array_function__`: `np.sum(x)`, `np.stack(x)`.
 
 Each calls torch's functions, with NumPy's arguments, defaults and meaning, and returns tensors.
 Other functions raise, since NumPy would compute them on a rounded array.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -199,18 +200,6 @@ _middle(torch.quantile, "median")
 _middle(torch.nanquantile, "nanmedian")
 
 
-@of_numpy("sort")
-def _sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Any:
-    x, dim = _flat(a, axis)
-    return torch.sort(x, dim=dim, stable=True)[0]
-
-
-@of_numpy("argsort")
-def _argsort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Any:
-    x, dim = _flat(a, axis)
-    return torch.argsort(x, dim=dim, stable=True)
-
-
 @of_numpy("unique")
 def _unique(
     ar: Any,
@@ -224,20 +213,10 @@ def _unique(
     return torch.unique(ar, return_inverse=return_inverse, return_counts=return_counts, dim=axis)
 
 
-@of_numpy("searchsorted")
-def _searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
-    return torch.searchsorted(a, v, side=side, sorter=sorter)
-
-
 @of_numpy("clip")
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     return a if low is None and high is None else torch.clamp(a, low, high)
-
-
-@of_numpy("round", "around")
-def _round(a: Any, decimals: int = 0) -> Any:
-    return torch.round(a, decimals=decimals) if decimals else torch.round(a)
 
 
 def _device_of(*given: Any) -> torch.device:
@@ -271,16 +250,6 @@ def _allclose(
     return bool(_isclose(a, b, rtol, atol, equal_nan).all())
 
 
-@of_numpy("array_equal")
-def _array_equal(a1: Any, a2: Any) -> bool:
-    return tuple(a1.shape) == tuple(a2.shape) and bool((a1 == a2).all())
-
-
-@of_numpy("einsum")
-def _einsum(subscripts: str, *operands: Any) -> Any:
-    return torch.einsum(subscripts, *operands)
-
-
 @of_numpy("dot")
 def _dot(a: Any, b: Any) -> Any:
     if not all(isinstance(t, Tensor) and t.dim() for t in (a, b)):
@@ -289,9 +258,162 @@ def _dot(a: Any, b: Any) -> Any:
     return torch.tensordot(a, b, ([a.dim() - 1], [max(0, b.dim() - 2)]))
 
 
-@of_numpy("linalg.norm")
-def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    return torch.linalg.norm(x, ord, axis, keepdims)
+# Functions of torch by NumPy's names for them, with NumPy's arguments.
+_SAME: dict[str, Callable[..., Any]] = {
+    "ravel": lambda a: a.reshape(-1),
+    "reshape": lambda a, shape: a.reshape(shape),
+    "swapaxes": lambda a, axis1, axis2: a.transpose(axis1, axis2),
+    "moveaxis": lambda a, source, destination: torch.movedim(a, source, destination),
+    "squeeze": lambda a, axis=None: a.squeeze() if axis is None else a.squeeze(axis),
+    "broadcast_to": lambda array, shape: array.expand(shape),
+    "fliplr": torch.fliplr,
+    "flipud": torch.flipud,
+    "rot90": lambda m, k=1, axes=(0, 1): torch.rot90(m, k, list(axes)),
+    "tril": lambda m, k=0: torch.tril(m, k),
+    "triu": lambda m, k=0: torch.triu(m, k),
+    "diag": lambda v, k=0: torch.diag(v, k),
+    "diagonal": lambda a, offset=0, axis1=0, axis2=1: torch.diagonal(a, offset, axis1, axis2),
+    "trace": lambda a, offset=0, axis1=0, axis2=1: torch.diagonal(a, offset, axis1, axis2).sum(-1),
+    "copy": lambda a: a.clone(),
+    "atleast_1d": torch.atleast_1d,
+    "vstack": torch.vstack,
+    "hstack": torch.hstack,
+    "dstack": torch.dstack,
+    "column_stack": torch.column_stack,
+    "meshgrid": lambda *xi, indexing="xy": torch.meshgrid(*xi, indexing=indexing),
+    "shape": lambda a: tuple(a.shape),
+    "ndim": lambda a: a.dim(),
+    "size": lambda a, axis=None: a.numel() if axis is None else a.shape[axis],
+    "nonzero": lambda a: torch.nonzero(a, as_tuple=True),
+    "kron": torch.kron,
+    "outer": lambda a, b: torch.outer(_tensor(a).reshape(-1), _tensor(b).reshape(-1)),
+    "inner": lambda a, b: torch.inner(_tensor(a), _tensor(b)),
+    "vdot": lambda a, b: torch.vdot(a.reshape(-1), b.reshape(-1)),
+    "cross": lambda a, b, axis=-1: torch.linalg.cross(a, b, dim=axis),
+    "tensordot": lambda a, b, axes=2: torch.tensordot(a, b, axes),
+    "linalg.solve": torch.linalg.solve,
+    "linalg.inv": torch.linalg.inv,
+    "linalg.det": torch.linalg.det,
+    "linalg.slogdet": torch.linalg.slogdet,
+    "linalg.cholesky": torch.linalg.cholesky,
+    "linalg.qr": lambda a, mode="reduced": torch.linalg.qr(a, mode),
+    "linalg.eigh": lambda a: torch.linalg.eigh(a),
+    "linalg.eigvalsh": lambda a: torch.linalg.eigvalsh(a),
+    "linalg.svd": lambda a, full_matrices=True: torch.linalg.svd(a, full_matrices),
+    "linalg.pinv": lambda a: torch.linalg.pinv(a),
+    "linalg.matrix_power": torch.linalg.matrix_power,
+    "linalg.multi_dot": torch.linalg.multi_dot,
+    "real": torch.real,
+    "isposinf": torch.isposinf,
+    "isneginf": torch.isneginf,
+    "sinc": torch.sinc,
+    "nan_to_num": lambda x, nan=0.0, posinf=None, neginf=None: torch.nan_to_num(
+        x, nan, posinf, neginf
+    ),
+    "zeros_like": torch.zeros_like,
+    "ones_like": torch.ones_like,
+    "empty_like": torch.empty_like,
+    "full_like": torch.full_like,
+    "diff": lambda a, n=1, axis=-1: torch.diff(a, n, axis),
+    "transpose permute_dims": lambda a, axes=None: a.permute(
+        tuple(reversed(range(a.dim()))) if axes is None else tuple(axes)
+    ),
+    "matrix_transpose": lambda x: x.mT,
+    "flip": lambda m, axis=None: torch.flip(
+        m, tuple(range(m.dim())) if axis is None else np.atleast_1d(axis).tolist()
+    ),
+    "roll": lambda a, shift, axis=None: torch.roll(a, shift, axis),
+    "stack": lambda arrays, axis=0: torch.stack([_tensor(a) for a in arrays], axis),
+    "tile": lambda A, reps: torch.tile(A, (reps,) if isinstance(reps, int) else tuple(reps)),
+    "sort": lambda a, axis=-1, kind=None, *, stable=None: _sorted(torch.sort, a, axis)[0],
+    "argsort": lambda a, axis=-1, kind=None, *, stable=None: _sorted(torch.argsort, a, axis),
+    "searchsorted": lambda a, v, side="left", sorter=None: torch.searchsorted(
+        a, v, side=side, sorter=sorter
+    ),
+    "round around": lambda a, decimals=0: (
+        torch.round(a, decimals=decimals) if decimals else torch.round(a)
+    ),
+    "array_equal": lambda a1, a2: tuple(a1.shape) == tuple(a2.shape) and bool((a1 == a2).all()),
+    "einsum": lambda subscripts, *operands: torch.einsum(subscripts, *operands),
+    "linalg.norm": lambda x, ord=None, axis=None, keepdims=False: torch.linalg.norm(
+        x, ord, axis, keepdims
+    ),
+    "array_repr array_str array2string": lambda a: repr(a),
+    "iscomplexobj": lambda x: False,
+    "isrealobj": lambda x: True,
+    "trapezoid": lambda y, x=None, dx=1.0, axis=-1: (
+        torch.trapezoid(y, dx=dx, dim=axis) if x is None else torch.trapezoid(y, x, dim=axis)
+    ),
+}
+
+
+def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a torch builtin, whose arguments have other names, positional only."""
+
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return function if isinstance(function, FunctionType) else call
+
+
+def _sorted(function: Function, a: Any, axis: int | None) -> Any:
+    x, dim = _flat(a, axis)
+    return function(x, dim=dim, stable=True)
+
+
+for _names, _function in _SAME.items():
+    of_numpy(*_names.split())(_positional(_function))
+
+
+def _tensor(x: Any) -> Tensor:
+    return x if isinstance(x, Tensor) else torch.tensor(x, device="cpu")
+
+
+@of_numpy("expand_dims")
+def _expand_dims(a: Any, axis: Any) -> Any:
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    dims = a.dim() + len(axes)
+    for d in sorted(k % dims for k in axes):
+        a = a.unsqueeze(d)
+    return a
+
+
+@of_numpy("concatenate", "concat")
+def _concatenate(arrays: Any, axis: int | None = 0) -> Any:
+    if axis is None:
+        return torch.cat([_tensor(a).reshape(-1) for a in arrays])
+    return torch.cat([_tensor(a) for a in arrays], axis)
+
+
+@of_numpy("split", "array_split")
+def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+    cuts = indices_or_sections
+    return list(torch.tensor_split(ary, cuts if isinstance(cuts, int) else list(cuts), axis))
+
+
+@of_numpy("repeat")
+def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
+    if isinstance(repeats, (list, tuple)):
+        repeats = torch.tensor(repeats, device=a.device)
+    return torch.repeat_interleave(a, repeats, axis)
+
+
+@of_numpy("take")
+def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
+    index = _tensor(indices).long()
+    if axis is None:
+        return torch.take(a, index)
+    found = a.index_select(axis, index.reshape(-1) % a.shape[axis])
+    d = axis % a.dim()
+    return found.reshape(*a.shape[:d], *index.shape, *a.shape[d + 1 :])
+
+
+@of_numpy("result_type", "common_type", "can_cast", "min_scalar_type")
+def _type(*given: Any) -> Any:
+    raise TypeError(
+        "expansion tensors have no NumPy type: their components are torch tensors of "
+        f"{next(x.dtype for x in given if isinstance(x, MCFTensor))}"
+    )
 
 
 MCFTensor.__array_function__ = __array_function__  # type: ignore[attr-defined]

@@ -8,8 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 
 from mcf.convert import spec as specification
-from mcf.convert.print_options import in_force
-from mcf.convert.printing import brackets, element, shown
+from mcf.convert.printing import brackets, element, in_force, shown
 from mcf.expansions.tensor import MCFTensor, method
 from mcf.kernels.formats import format_of
 

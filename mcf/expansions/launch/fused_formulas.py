@@ -1,8 +1,8 @@
-"""Fuse a formula of a few operations on large tensors into one kernel, one pass over memory.
+"""Evaluate formulas of a few operations, on large tensors as one kernel in one pass over memory.
 
-The formula runs once on names in place of tensors, and each operation that it applies is recorded
-as a call of its algorithm. The recorded calls form one algorithm, which has the same bits as the
-operations one by one.
+To be fused a formula runs once on names in place of tensors, and each operation that it applies is
+recorded as a call of its algorithm. The recorded calls form one algorithm, which has the same bits
+as the operations one by one.
 """
 
 from __future__ import annotations
@@ -12,21 +12,37 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mcf.elementary.fused import NO_SCALARS, Formula
 from mcf.expansions.dispatch.recorded import watched
-from mcf.expansions.launch.cached_launches import addressed, held_number, number_of, rounded_number
-from mcf.expansions.launch.launches import OverOperands
+from mcf.expansions.dispatch.registry import OPERATORS
+from mcf.expansions.launch.calls import looked_up
+from mcf.expansions.launch.elementwise import Plan, fits
+from mcf.expansions.launch.operations import (
+    addressed,
+    compared,
+    held_number,
+    into,
+    number_of,
+    planned,
+    rounded_number,
+)
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, fresh
 from mcf.kernels import registry
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ONE, ZERO
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, INT8, Format
-from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, result_dtypes
+from mcf.kernels.operators import (
+    COMMUTATIVE,
+    COMPARISONS,
+    SELECTIONS,
+    Operation,
+    composite_kernel,
+    result_dtypes,
+)
 from mcf.kernels.register_choice import get_registers
 
 _address = Tensor.data_ptr
@@ -43,10 +59,6 @@ Written = Callable[..., Any]
 MANY = 2048
 # GPU compilers take 15 s for some formulas of more components.
 _MOST_TERMS = 3
-
-
-_MOST = 1024
-_kernels: dict[tuple[Any, ...], _Kernel | None] = {}
 
 
 class NotFusedError(Exception):
@@ -107,16 +119,16 @@ def fused(formula: Written, *values: Any, out: Components | None = None) -> Any:
         signature += (len(parts), first.dtype, first.shape, first.device)
     if len(terms) > 1 and several:
         return None
-    key = (*signature, *rounded)
-    try:
-        kernel = _kernels[key]
-    except KeyError:
-        if len(_kernels) >= _MOST:
-            _kernels.clear()
-        kernel = _kernels[key] = _Kernel.of(_checked(formula, rounded), groups)
-    if kernel is None:
+    plan = looked_up((*signature, *rounded), _plan, formula, rounded, groups)
+    if plan is None:
         return None
-    return kernel.run(groups) if out is None else kernel.into(groups, out)
+    if out is not None:
+        written = fits(plan, out) and plan.over_operands(groups, out) is not None
+        return True if written else None
+    made = plan.run(groups)
+    if made[0].dtype is torch.bool:
+        return made[0]
+    return fresh(made, plan.size, made[0].dtype, plan.device)
 
 
 def _checked(formula: Written, rounded: Sequence[int]) -> Written:
@@ -212,127 +224,157 @@ class _Writer:
         return _Name(f"constant{len(self.constants) - 1}", len(found))
 
 
-class _Kernel:
-    """The kernel of a formula for one signature of its operands."""
+class _OnTensors:
+    """A kernel of an executor that takes tensors; used like a `Plan`."""
 
-    def __init__(
-        self, spec: Elementwise, like: Tensor, launch: Any, behind: Sequence[Components]
-    ) -> None:
-        """Hold a kernel whose result has the shape of `like`; constants follow its operands.
+    def __init__(self, spec: Elementwise, like: Tensor, constants: Sequence[Tensor]) -> None:
+        """Hold a kernel whose result has the shape of `like`; constants follow its operands."""
+        self.size, self.device, self.dtypes = like.shape, like.device, result_dtypes(spec)
+        self._spec, self._constants = spec, constants
 
-        Without a launch the executor runs the kernel on tensors.
-        """
-        self._size, self._device, self._dtypes = like.shape, like.device, result_dtypes(spec)
-        self._spec = spec
-        self._launch: Any = None
-        self._over: OverOperands | None = None
-        if launch is not None:
-            ones = np.ones((1, 0))
-            self._launch = launch.row(ones)
-            self._over = OverOperands(spec, like.numel(), launch, self._launch, ones)
-        self._behind = [c for group in behind for c in group]
-        self._places = [*map(_address, self._behind)]
-
-    @classmethod
-    def of(cls, formula: Any, groups: Sequence[Components]) -> _Kernel | None:
-        """Create the kernel for a signature, or return None if the formula cannot be fused."""
-        first = max((c for group in groups for c in group), key=Tensor.dim)
-        fmt = next((FORMATS[g[0].dtype] for g in groups if g[0].dtype in FORMATS), None)
-        executor = registry.on(first.device)
-        if fmt is None or not executor.longest:
-            return None
-        if not executor.native and max(map(len, groups)) > _MOST_TERMS:
-            return None
-        writer, names, arguments, truths, uniform = _Writer(fmt, first.device), [], [], [], []
-        for k, group in enumerate(groups):
-            truth, c = group[0].dtype is torch.bool, group[0]
-            if c.device != first.device or (c.dtype is not fmt.dtype and not truth):
-                return None
-            if c.shape != first.shape and (c.ndim or truth):
-                return None
-            name = f"operand{k}"
-            names.append(_Name(name, len(group), truth))
-            arguments.append((name, len(group), 0 if truth else len(group)))
-            truths += [name] * truth
-            uniform += [name] * (c.shape != first.shape)
-        try:
-            result = formula(writer.apply, *names)
-        except NotFusedError:
-            return None
-        if type(result) is not _Name or not writer.lines:
-            return None
-        constants = [f"constant{k}" for k in range(len(writer.constants))]
-        for name, group in zip(constants, writer.constants, strict=True):
-            arguments.append((name, len(group), len(group)))
-        lines = [*writer.lines, f"return {result.text.removesuffix('[0]')}"]
-        everywhere = frozenset([*uniform, *constants])
-        given = tuple(arguments), result.terms, everywhere, result.truth, tuple(truths)
-        key = (formula.__name__, fmt, *lines, *given, *writer.called.items())
-        # A single lookup, since another thread may clear the cache at any time.
-        spec = _specs.get(key)
-        if spec is None:
-            if len(_specs) >= _MOST_SPECS:
-                _specs.clear()
-            spec = _specs[key] = composite_kernel(
-                formula.__name__.strip("_"),
-                lambda name: written(
-                    name,
-                    ", ".join(name for name, *_ in arguments),
-                    lines,
-                    f"The formula `{formula.__name__}`.",
-                    **writer.called,
-                ),
-                fmt,
-                arguments,
-                result.terms,
-                everywhere,
-                INT8 if result.truth else None,
-                tuple(truths),
-            )
-        launch = None
-        if executor.native:
-            launch = registry.prepare(spec, [[first] * len(spec.fields)])
-            if launch is None:
-                return None
-        return cls(spec, first, launch, writer.constants)
-
-    def run(self, groups: Sequence[Components]) -> Any:
-        """Compute the result for operands of the signature."""
-        out = [torch.empty(self._size, dtype=d, device=self._device) for d in self._dtypes]
+    def run(self, groups: Sequence[Components]) -> list[Tensor]:
+        """Compute the components of the result for operands of the signature."""
+        out = [torch.empty(self.size, dtype=d, device=self.device) for d in self.dtypes]
         self._write(groups, out)
-        if self._dtypes[0] is torch.bool:
-            return out[0]
-        return fresh(out, self._size, self._dtypes[0], self._device)
+        return out
 
-    def into(self, groups: Sequence[Components], targets: Components) -> bool | None:
-        """Write the result into components of its format and shape, which may be operands.
-
-        Returns None, with nothing written, for other components and for partial overlap with
-        operands. Without a launch any overlap is refused.
-        """
-        first = targets[0]
-        if first.dtype is not self._dtypes[0] or first.shape != self._size:
-            return None
-        if len(targets) != len(self._dtypes) or type(first) is not Tensor:
-            return None
-        if not first.is_contiguous() or first.device != self._device:
-            return None
-        read = [c for group in groups for c in group]
-        if self._over is not None:
-            addresses = [*map(_address, targets), *map(_address, read), *self._places]
-            return None if self._over(addresses) is None else True
-        size = first.numel() * first.element_size()
+    def over_operands(self, groups: Sequence[Components], targets: Components) -> Any:
+        """Write the result into components; return None if they overlap an operand."""
+        size = targets[0].nbytes
         written = [*map(_address, targets)]
-        for c in read:
-            start, end = c.data_ptr(), c.data_ptr() + c.numel() * c.element_size()
+        for c in (c for group in groups for c in group):
+            start, end = c.data_ptr(), c.data_ptr() + c.nbytes
             if any(start < place + size and place < end for place in written):
                 return None
         self._write(groups, targets)
-        return True
+        return ()
 
     def _write(self, groups: Sequence[Components], out: Sequence[Tensor]) -> None:
         read = [c for group in groups for c in group]
-        if self._launch is None:
-            registry.run(self._spec, [[*out, *read, *self._behind]], NO_SCALARS)
-        else:
-            self._launch([*map(_address, out), *map(_address, read), *self._places])
+        registry.run(self._spec, [[*out, *read, *self._constants]], NO_SCALARS)
+
+
+def _plan(
+    formula: Written, rounded: Sequence[int], groups: Sequence[Components]
+) -> Plan | _OnTensors | None:
+    """Create the plan of a signature, or return None if the formula cannot be fused."""
+    first = max((c for group in groups for c in group), key=Tensor.dim)
+    fmt = next((FORMATS[g[0].dtype] for g in groups if g[0].dtype in FORMATS), None)
+    executor = registry.on(first.device)
+    if fmt is None or not executor.longest:
+        return None
+    if not executor.native and max(map(len, groups)) > _MOST_TERMS:
+        return None
+    writer, names, arguments, truths, uniform = _Writer(fmt, first.device), [], [], [], []
+    for k, group in enumerate(groups):
+        truth, c = group[0].dtype is torch.bool, group[0]
+        if c.device != first.device or (c.dtype is not fmt.dtype and not truth):
+            return None
+        if c.shape != first.shape and (c.ndim or truth):
+            return None
+        name = f"operand{k}"
+        names.append(_Name(name, len(group), truth))
+        arguments.append((name, len(group), 0 if truth else len(group)))
+        truths += [name] * truth
+        uniform += [name] * (c.shape != first.shape)
+    try:
+        result = _checked(formula, rounded)(writer.apply, *names)
+    except NotFusedError:
+        return None
+    if type(result) is not _Name or not writer.lines:
+        return None
+    places = [f"constant{k}" for k in range(len(writer.constants))]
+    for name, group in zip(places, writer.constants, strict=True):
+        arguments.append((name, len(group), len(group)))
+    lines = [*writer.lines, f"return {result.text.removesuffix('[0]')}"]
+    everywhere = frozenset([*uniform, *places])
+    given = tuple(arguments), result.terms, everywhere, result.truth, tuple(truths)
+    key = (formula.__name__, fmt, *lines, *given, *writer.called.items())
+    # A single lookup, since another thread may clear the cache at any time.
+    spec = _specs.get(key)
+    if spec is None:
+        if len(_specs) >= _MOST_SPECS:
+            _specs.clear()
+        spec = _specs[key] = composite_kernel(
+            formula.__name__.strip("_"),
+            lambda name: written(
+                name,
+                ", ".join(name for name, *_ in arguments),
+                lines,
+                f"The formula `{formula.__name__}`.",
+                **writer.called,
+            ),
+            fmt,
+            arguments,
+            result.terms,
+            everywhere,
+            INT8 if result.truth else None,
+            tuple(truths),
+        )
+    constants = [c for group in writer.constants for c in group]
+    if not executor.native:
+        return _OnTensors(spec, first, constants)
+    launch = registry.prepare(spec, [[first] * len(spec.fields)])
+    return None if launch is None else Plan(spec, range(len(groups)), first, launch, constants)
+
+
+_aten = torch.ops.aten
+
+
+def composed(formula: Written, *values: Any) -> Any:
+    """Evaluate `formula(apply, *values)`, where `apply(operation, *operands)` is one operation.
+
+    A formula may contain comparisons, selections, arithmetic and elementary functions.
+    """
+    found = fused(formula, *values)
+    return formula(_apply, *values) if found is None else found
+
+
+def by_torch(operation: Operation, *values: Any) -> Any:
+    """Apply an operation as a PyTorch function; pass this to a formula that autograd records.
+
+    The first operand must be a tensor.
+    """
+    return getattr(torch, operation.name)(*values)
+
+
+def composed_into(formula: Written, values: Sequence[Any], out: MCFTensor) -> bool:
+    """Write a formula's value into `out`, which may be an operand; return False if unsupported.
+
+    For large tensors the last operation writes to `out`. Nothing is written if `out` has another
+    format, shape or layout than the result.
+    """
+    own = out.__dict__
+    if fused(formula, *values, out=COMPONENTS[own["_terms"]](own)):
+        return True
+    left = _length(formula, len(values))
+
+    def apply(operation: Operation | Formula, *operands: Any) -> Any:
+        nonlocal left
+        left -= 1
+        return _apply(operation, *operands) if left else into(operation, operands, out)
+
+    return formula(apply, *values) is True
+
+
+@functools.lru_cache(256)
+def _length(formula: Written, count: int) -> int:
+    """Return the number of operations in a formula of `count` operands."""
+    found: list[Any] = []
+    formula(lambda *given: found.append(given), *[None] * count)
+    return len(found)
+
+
+def _apply(operation: Operation | Formula, *values: Any) -> Any:
+    """Apply a single operation."""
+    return _function(operation)(*values)
+
+
+@functools.cache
+def _function(operation: Operation | Formula) -> Callable[..., Any]:
+    """Return the function that applies an operation to its operands."""
+    if isinstance(operation, Formula) or operation in SELECTIONS:
+        packet = getattr(_aten, operation.name)
+        form = "self" if operation.name == "where" else packet.overloads()[0]
+        return OPERATORS[getattr(packet, form)]
+    return functools.partial(compared if operation in COMPARISONS else planned, operation)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.complexes import complex_launches
+from mcf.complexes import arithmetic
 from mcf.kernels import registry
 from mcf.kernels.algorithms import complex_numbers
 from tests.helpers.complexes import numbers
@@ -84,7 +84,7 @@ def test_one_element_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan per kind of operands, numbers and views among them, and no operation of the parts."""
     x, y = numbers(F64, 2, 1), numbers(F64, 2, 1, seed=1)
     calls: list[str] = []
-    run = complex_launches.planned
+    run = arithmetic.planned
 
     def counted(operation: Any, *values: Any) -> Any:
         calls.append(operation.name)
@@ -92,7 +92,7 @@ def test_one_element_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found is not None
         return found
 
-    monkeypatch.setattr(complex_launches, "planned", counted)
+    monkeypatch.setattr(arithmetic, "planned", counted)
     _ = x * y, x + y, x * 2.0
     assert calls == ["complex_mul", "complex_add", "complex_scale"]
     with torch.enable_grad():

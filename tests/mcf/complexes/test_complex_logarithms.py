@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.complexes import other_functions
+from mcf.complexes import complex_elementary
 from tests.helpers.complexes import numbers, worst
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -56,7 +56,7 @@ def test_made_of_others(name: str) -> None:
     z = torch.cat([z, numbers(F64, 2, 4, seed=3, exponent=-20) + 7])
     assert worst(getattr(torch, name)(z), MADE[name], z) <= 1.5 * U2
     # The undecorated function, of two components.
-    direct = getattr(other_functions, name).__wrapped__
+    direct = getattr(complex_elementary, name).__wrapped__
     assert worst(direct(z), MADE[name], z) > 3 * U2
 
 

@@ -16,8 +16,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import mcf
-from mcf.expansions.dispatch.argument_names import by_place
 from mcf.expansions.dispatch.registry import FUNCTIONS
+from mcf.expansions.dispatch.torch_functions import by_place
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_torch")]
 

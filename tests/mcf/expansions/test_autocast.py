@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.reductions.modular import int8
+from mcf.reductions.modular import multiply
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
 
@@ -57,7 +57,7 @@ def test_products_of_residues_in_floats_are_left_alone(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on processors without units for int8; the sums were rounded to 16 bits."""
-    monkeypatch.setattr(int8, "_units", lambda device: False)
+    monkeypatch.setattr(multiply, "_units", lambda device: False)
     x = mcf.arange(1, 301, terms=2, dtype=torch.float64).reshape(3, 100) / 7
     want = mcf.matmul(x, x.mT, reproducible=True)
     with torch.autocast("cpu", dtype=dtype):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import launches
+from mcf.expansions.launch import elementwise
 from tests.helpers import assert_alike, assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
 
@@ -66,7 +66,7 @@ def test_conditions_and_plain_tensors() -> None:
 def test_many_elements_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = _tensor(1, (3, 5), torch.float64, 2), _tensor(2, (5,), torch.float64, 2)
     expected = x * y
-    monkeypatch.setattr(launches, "_KEPT", 4)
+    monkeypatch.setattr(elementwise, "_KEPT", 4)
     assert_alike(x * y, expected, "as copies")
     with torch.inference_mode():
         inside = x * y

@@ -17,21 +17,10 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.expansions.launch import moment_launches as moment_plans
-from mcf.expansions.launch import product_launches as product_plans
-from mcf.expansions.launch import row_launches as row_plans
-from mcf.expansions.launch import sum_launches as sums
+from mcf.expansions.launch import calls
 from tests.mcf.expansions.inputs import hard
 
 F = torch.nn.functional
-# Where plans are kept, what makes them, and what is asked for.
-ROOMS: dict[str, tuple[Any, Any, str]] = {
-    "sum": (sums._plans, sums.SumPlan, "of_rows"),
-    "sums": (sums._plans, sums.SumPlan, "of_rows"),
-    "products": (product_plans._plans, product_plans.ProductPlan, "of"),
-    "moments": (moment_plans._plans, moment_plans.MomentPlan, "of"),
-    "rows": (row_plans._plans, row_plans.RowPlan, "of"),
-}
 CALLS: dict[str, Callable[[Any], list[Any]]] = {
     "sum": lambda x: [x.sum(), x.sum(0), x.mT.sum(0), x.trace()],
     "sums": lambda x: [
@@ -89,12 +78,12 @@ def bits(x: Any) -> list[Tensor]:
 def test_plans_have_the_bits_of_operators(
     name: str, terms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, room, made = ROOMS[name]
+    kept = calls._calls
     kept.clear()
     xs = tensors(torch.float32, terms)
     got = [[CALLS[name](x), CALLS[name](x)][1] for x in xs]
     assert sum(plan is not None for plan in kept.values()) >= (0 if terms == 1 else 2)
-    monkeypatch.setattr(room, made, lambda *given: None)
+    monkeypatch.setattr(calls, "watched", lambda: True)
     kept.clear()
     for x, found in zip(xs, got, strict=True):
         for k, (a, b) in enumerate(zip(found, CALLS[name](x), strict=True)):
@@ -108,11 +97,9 @@ def test_plans_have_the_bits_of_operators(
 def test_other_formats_registers_and_devices_have_no_plan() -> None:
     [x, *_] = tensors(torch.float32, 2)
     for each in (x[:1, :1].bfloat16(), x.to("meta")):
-        for kept, *_ in ROOMS.values():
-            kept.clear()
-        for name in ("sums", "products", "rows"):
-            each.sum(), each @ each.mT, each.cummax(0)
-            assert not any(plan is not None for plan in ROOMS[name][0].values())
+        calls._calls.clear()
+        each.sum(), each @ each.mT, each.cummax(0)
+        assert not any(call is not None for call in calls._calls.values())
 
 
 @pytest.mark.slow

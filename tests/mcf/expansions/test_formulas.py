@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import mcf
+from mcf.expansions.launch import fused_formulas
 from mcf.expansions.launch.fused_formulas import MANY
-from mcf.expansions.launch.product_launches import multiplied
-from mcf.expansions.ops.arithmetic import composed, division
+from mcf.expansions.launch.matrices import multiplied
+from mcf.expansions.ops.arithmetic import division
 from mcf.kernels.operators import LT, MUL, SUB, WHERE
 from mcf.reductions.products import matmul
 from tests.helpers import assert_all_same_bits
@@ -38,8 +39,8 @@ def test_numbers_are_those_beside_each_operation(count: int) -> None:
     near = mcf.tensor([0.1] * count, dtype=torch.float32, terms=2)
     assert not bool((near == 0.1).any())
     zero = torch.zeros_like(near)
-    got = composed.composed(_limited, near, zero, 0.1)
-    expected = _limited(composed._apply, near, zero, 0.1)
+    got = fused_formulas.composed(_limited, near, zero, 0.1)
+    expected = _limited(fused_formulas._apply, near, zero, 0.1)
     assert_all_same_bits(got.components, expected.components)
     x, y = (mcf.tensor([3.0] * count, dtype=torch.float32, terms=k) for k in (1, 2))
     for a, b in ((x, y), (y, x)):
@@ -63,7 +64,7 @@ def test_functions_of_torch_are_their_formulas() -> None:
         "linear": (torch.nn.functional.linear(x[:6], _tensor(3, 6), x[:3]),
                    _tensor(3, 6) @ x[:6] + x[:3]),
     }  # fmt: skip
-    assert division._without_whole(composed._apply, x) is not None
+    assert division._without_whole(fused_formulas._apply, x) is not None
     for name, (got, expected) in pairs.items():
         assert_all_same_bits(got.components, expected.components, name)
 

@@ -17,8 +17,7 @@ import torch
 
 import mcf
 from mcf import elementary, reductions
-from mcf.expansions.launch import cached_launches as plans
-from mcf.expansions.launch import sum_launches as sums
+from mcf.expansions.launch import calls
 from mcf.kernels import operations
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
@@ -75,7 +74,7 @@ def test_an_element_that_the_formula_lacks() -> None:
 )
 def test_sums(terms: int) -> None:
     """Each kind after the others, twice; the last shapes have no plan."""
-    sums._plans.clear()
+    calls._calls.clear()
     shapes: list[tuple[int, ...]] = [(), (1,), (5,), (3, 700), (2, 0), (2, 17_000), (70, 2)]
     for _ in range(2):
         for shape in shapes:
@@ -93,12 +92,12 @@ def test_sums(terms: int) -> None:
     with mcf.executor("torch"):
         x = _tensor(terms, 5)
         assert_all_same_bits(x.sum().components, reductions.sum(x.components), "executor")
-    assert {plan is None for plan in sums._plans.values()} == {False, True}
+    assert {plan is None for plan in calls._calls.values()} == {False, True}
 
 
 def test_operands_of_several_shapes() -> None:
     """By plan too, where they are few; numbers without dimensions stay what they are."""
-    plans._plans.clear()
+    calls._calls.clear()
     x, y = _tensor(2, 4, 3), _tensor(2, 3, seed=2)
     c = torch.tensor([[True], [False], [True], [False]])
     for _ in range(2):
@@ -115,7 +114,7 @@ def test_operands_of_several_shapes() -> None:
         row = x.clone()
         with pytest.raises(RuntimeError, match="single memory location"):
             torch.add(row[:1], row, out=row)
-    assert any(plan is not None and plan.broadcasts for plan in plans._plans.values())
+    assert any(plan is not None and plan.broadcasts for plan in calls._calls.values())
     with pytest.raises(RuntimeError, match="must match the size"):
         x + _tensor(2, 4)
 

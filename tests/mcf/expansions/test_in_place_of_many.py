@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import writing
+from mcf.expansions.launch import operations as writing
 from mcf.expansions.launch.fused_formulas import MANY
 from tests.helpers import assert_all_same_bits
 from tests.helpers.everyday import everyday

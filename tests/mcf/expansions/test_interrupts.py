@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcf
 from mcf.expansions import components
-from mcf.expansions.launch import writing
+from mcf.expansions.launch import operations as writing
 from mcf.kernels import forks
 
 F64 = torch.float64

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import row_launches as row_plans
+from mcf.expansions.launch import calls, row_functions
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
 
@@ -46,7 +46,7 @@ def test_order(terms: int) -> None:
     usual = torch.where(usual.isfinite(), usual, 0)
     ties = mcf.MCFTensor([torch.tensor([t[k] for t in TIES]).double() for k in range(terms)])
     ended = torch.cat([usual, usual.new_tensor([math.inf, -math.inf, math.nan, -0.0])])
-    row_plans._plans.clear()
+    calls._calls.clear()
     for x in (usual, torch.cat([ties, usual]), ended, usual.flip(0)):
         # Each is a loop to be compiled.
         for function in TASKS if terms == 4 else TASKS[:1]:
@@ -54,6 +54,6 @@ def test_order(terms: int) -> None:
             with mcf.executor("torch"):
                 expected = function(x)
             assert_all_same_bits(_values(got), _values(expected), (terms, x))
-    assert any(plan is not None for plan in row_plans._plans.values())
-    assert row_plans._are_keys(mcf.tensor([1.5, 2.5], terms=terms).components)
-    assert not row_plans._are_keys(ties.components)
+    assert any(plan is not None for plan in calls._calls.values())
+    assert row_functions._are_keys(mcf.tensor([1.5, 2.5], terms=terms).components)
+    assert not row_functions._are_keys(ties.components)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import moment_launches as moment_plans
+from mcf.expansions.launch import calls
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
 
@@ -60,9 +60,9 @@ def _check(terms: int, shapes: Any) -> None:
 
 
 def test_pairs() -> None:
-    moment_plans._plans.clear()
+    calls._calls.clear()
     _check(2, [(1,), (9,), (3, 4)])
-    assert any(plan is not None for plan in moment_plans._plans.values())
+    assert any(plan is not None for plan in calls._calls.values())
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_derivatives() -> None:
 
 
 def test_plans_of_inference_mode_serve_outside() -> None:
-    moment_plans._plans.clear()
+    calls._calls.clear()
     x: Any = mcf.tensor(["1.1", "2.3", "-4"], 2, torch.float64)
     for function in MOMENTS.values():
         with torch.inference_mode():

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcf
-from mcf.expansions.launch import cached_launches as plans
+from mcf.expansions.launch import calls
 from mcf.kernels import operations
 from tests.helpers import assert_alike, assert_all_same_bits
 from tests.helpers.executors import EXECUTORS
@@ -48,9 +48,9 @@ UNARY = {
 
 @pytest.fixture(autouse=True)
 def no_plans() -> Iterator[None]:
-    plans._plans.clear()
+    calls._calls.clear()
     yield
-    plans._plans.clear()
+    calls._calls.clear()
 
 
 def _tensors(dtype: torch.dtype, terms: int, shape: tuple[int, ...], seed: int) -> mcf.MCFTensor:
@@ -99,15 +99,15 @@ def test_kinds_in_turn(executor: str, every: bool) -> None:
 
 def test_the_second_of_a_kind_has_a_plan() -> None:
     x = _tensors(torch.float64, 2, (8,), 1)
-    assert not plans._plans
+    assert not calls._calls
     x * x
-    found = dict(plans._plans)
+    found = dict(calls._calls)
     assert len(found) == 1
     assert all(plan is not None for plan in found.values())
     x[1:] * x[1:]
     x * x
-    assert len(plans._plans) == 2
-    assert all(plans._plans[key] is plan for key, plan in found.items())
+    assert len(calls._calls) == 2
+    assert all(calls._calls[key] is plan for key, plan in found.items())
 
 
 def test_executors_have_plans_of_their_own() -> None:
@@ -116,7 +116,7 @@ def test_executors_have_plans_of_their_own() -> None:
         first = x * x
     with mcf.executor("torch"):
         second = x * x
-    assert [plan is None for plan in plans._plans.values()] == [False, True]
+    assert [plan is None for plan in calls._calls.values()] == [False, True]
     _same(first, second.components, "executors")
 
 
@@ -213,11 +213,11 @@ def test_functorch() -> None:
 
 
 def test_plans_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "_MOST", 3)
+    monkeypatch.setattr(calls, "_MOST", 3)
     x = _tensors(torch.float64, 2, (8,), 1)
     for count in (1, 2, 3, 4, 5):
         _same(x[:count] * x[:count], operations.mul(x[:count].components, x[:count].components), "")
-        assert len(plans._plans) <= 3
+        assert len(calls._calls) <= 3
 
 
 @pytest.mark.parametrize("terms", [pytest.param(1, marks=pytest.mark.slow), 2])

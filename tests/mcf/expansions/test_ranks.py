@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.ops.order import ranks
+from mcf.expansions.ops.order import order as orders
 from mcf.kernels import operations
 from mcf.kernels.numba.loops.rows.extreme_text import TOGETHER
 from mcf.kernels.search import PIECE, search
@@ -83,7 +83,7 @@ def test_ranks_and_extremes(
     dtype: torch.dtype, terms: int, on_torch: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MANY", 32), ("SAMPLE", 16), ("MARGIN", 0), ("BLOCK", 8)):
-        monkeypatch.setattr(ranks, name, value)
+        monkeypatch.setattr(orders, name, value)
     sampled = 0
     for seed in range(6):
         x: Any = (_numbers, _crowd)[seed % 2](dtype, terms, seed)
@@ -91,7 +91,7 @@ def test_ranks_and_extremes(
         order = sorted(range(len(keys)), key=keys.__getitem__)
         for k in range(1, len(keys) + 1, 3):
             assert int(x.kthvalue(k).indices) == order[k - 1]
-            found = ranks.ranked(x.components, k - 1, lambda c: mcf.MCFTensor(list(c)).argsort())
+            found = orders.ranked(x.components, k - 1, lambda c: mcf.MCFTensor(list(c)).argsort())
             sampled += found is not None
         assert int(x.median(0).indices) == order[(len(keys) - 1) // 2]
         assert int(x.argmax()) == keys.index(max(keys))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.expansions.launch import row_launches as row_plans
+from mcf.expansions.launch import calls
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
 
@@ -88,7 +88,7 @@ def _check(
 
 
 def test_pairs() -> None:
-    row_plans._plans.clear()
+    calls._calls.clear()
     _check(torch.float64, 2, [(5, 3)], EVERY_DAY)
     x = _numbers(torch.float64, 2, 24).reshape(2, 3, 4)
     for dims in ((0, 2), (-1, 0, 1), (1,)):
@@ -96,7 +96,7 @@ def test_pairs() -> None:
             expected = x.amin(dims), x.transpose(0, 1).amax(dims, True)
         got = x.amin(dims), x.transpose(0, 1).amax(dims, True)
         assert_all_same_bits(_parts(got), _parts(expected), dims)
-    assert any(plan is not None for plan in row_plans._plans.values())
+    assert any(plan is not None for plan in calls._calls.values())
 
 
 @pytest.mark.slow

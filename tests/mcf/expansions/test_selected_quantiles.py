@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.ops.order import ranks
+from mcf.expansions.ops.order import order as orders
 from mcf.expansions.ops.reductions import quantiles
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.test_ranks import _crowd, _numbers
@@ -33,7 +33,7 @@ def _found(x: Any) -> list[Any]:
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_quantiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MANY", 32), ("SAMPLE", 16), ("MARGIN", 0)):
-        monkeypatch.setattr(ranks, name, value)
+        monkeypatch.setattr(orders, name, value)
     x: Any = (_numbers, _crowd)[seed](torch.float64, 2, seed)
     x = x[x.isfinite()]
     with_nan = torch.cat([x[:40], x[:3] * NAN, x[40:]])

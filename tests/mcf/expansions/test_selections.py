@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.expansions.launch import cached_launches as plans
+from mcf.expansions.launch import calls
 from tests.helpers import assert_all_same_bits
 from tests.helpers.modes import Seen
 from tests.mcf.expansions.inputs import hard
@@ -37,9 +37,9 @@ SELECTIONS: dict[str, Callable[..., Any]] = {
 
 @pytest.fixture(autouse=True)
 def no_plans() -> Iterator[None]:
-    plans._plans.clear()
+    calls._calls.clear()
     yield
-    plans._plans.clear()
+    calls._calls.clear()
 
 
 def _operands(dtype: torch.dtype, terms: int) -> tuple[Tensor, mcf.MCFTensor, mcf.MCFTensor]:
@@ -68,7 +68,7 @@ def _check(dtype: torch.dtype, terms: int, names: Any) -> None:
             for _ in range(2):
                 got = SELECTIONS[name](c, a, b)
                 assert_all_same_bits(got.components, expected.components, name)
-    assert any(plan is not None for plan in plans._plans.values())
+    assert any(plan is not None for plan in calls._calls.values())
 
 
 @pytest.mark.slow

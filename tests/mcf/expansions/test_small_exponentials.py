@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import small_exponentials
+from mcf.expansions.launch import calls
+from mcf.expansions.launch import matrices as matrix_calls
 from mcf.expansions.tensor import wrap
 from mcf.linalg import opaque_decompositions
 from tests.helpers import assert_alike
@@ -79,10 +80,10 @@ def test_bits_of_the_operator(dtype: torch.dtype, terms: int, shape: tuple[int, 
 
 def test_as_many_squarings_as_each_matrix_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    square = small_exponentials._square
-    monkeypatch.setattr(small_exponentials, "_runs", {})
+    square = matrix_calls._square
+    monkeypatch.setattr(calls, "_calls", {})
     monkeypatch.setattr(
-        small_exponentials,
+        matrix_calls,
         "_square",
         lambda terms, count, n: (made.append(count), square(terms, count, n))[1],
     )

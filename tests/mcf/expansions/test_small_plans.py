@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import cached_launches as plans
+from mcf.expansions.launch import calls
 from mcf.kernels import operations
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
@@ -69,7 +69,7 @@ def test_strides_are_those_of_a_new_tensor(size: tuple[int, ...]) -> None:
 
 
 def test_a_plan_made_in_inference_mode() -> None:
-    plans._plans.clear()
+    calls._calls.clear()
     with torch.inference_mode():
         x = _tensor(2, 3)
         assert (x * x).is_inference()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import softmax_launches as softmax_plans
+from mcf.expansions.launch import calls, row_functions
 from mcf.kernels.formats import FORMATS, FP32, FP64, Format
 from tests.helpers import assert_all_same_bits
 from tests.mcf.test_softmax_rows import numbers, special
@@ -38,9 +38,9 @@ def _check(fmt: Format, terms: int, shapes: tuple[tuple[int, ...], ...] = SHAPES
 
 
 def test_plans_have_the_bits_of_the_operator() -> None:
-    softmax_plans._plans.clear()
+    calls._calls.clear()
     _check(FP64, 2, ((1,), (2, 40)))
-    assert {key[0] for key, plan in softmax_plans._plans.items() if plan is not None} == {
+    assert {key[1][0] for key, plan in calls._calls.items() if plan is not None} == {
         "softmax", "log_softmax", "logsumexp"
     }  # fmt: skip
 
@@ -63,14 +63,14 @@ def test_results_are_their_own() -> None:
 def test_what_has_no_plan() -> None:
     x = mcf.MCFTensor(numbers(FP64, 2, 12))
     many = mcf.MCFTensor([torch.zeros(4096, 4, dtype=torch.float64)])
-    assert softmax_plans.along("softmax", x.reshape(3, 4)[:, 1:], 0) is not None
+    assert row_functions.along("softmax", x.reshape(3, 4)[:, 1:], 0) is not None
     for other, dim in ((x[0], 0), (x[:0], 0), (x, 1), (many, 1)):
-        assert softmax_plans.along("softmax", other, dim) is None
+        assert row_functions.along("softmax", other, dim) is None
     with mcf.executor("torch"):
-        assert softmax_plans.along("softmax", x, 0) is None
+        assert row_functions.along("softmax", x, 0) is None
     narrow = mcf.MCFTensor(numbers(FP32, 2, 4))
     with mcf.registers("float32"):
-        assert softmax_plans.along("softmax", narrow, 0) is None
+        assert row_functions.along("softmax", narrow, 0) is None
     for dim in (2, -3):
         for function in (torch.softmax, torch.log_softmax, torch.logsumexp):
             with pytest.raises(IndexError):

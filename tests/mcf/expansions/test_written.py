@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch import cached_launches as plans
-from mcf.expansions.launch import launches
+from mcf.expansions.launch import calls, elementwise
 from tests.helpers import assert_all_same_bits
 from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen
@@ -155,8 +154,8 @@ def test_a_number_of_the_target_itself() -> None:
 def test_memory_shared_with_another_component(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch cannot see, who looks at first components."""
     for few in (False, True):
-        monkeypatch.setattr(launches, "_KEPT", 1024 if few else 0)
-        plans._plans.clear()
+        monkeypatch.setattr(elementwise, "_KEPT", 1024 if few else 0)
+        calls._calls.clear()
         memory, (top, low) = torch.zeros(60, dtype=torch.float64), hard(torch.float64, 2, 24, 1)
         memory[12:36] = low
         x = mcf.MCFTensor([top, memory[12:36]])
@@ -165,7 +164,7 @@ def test_memory_shared_with_another_component(shift: int, monkeypatch: pytest.Mo
         expected = torch.mul(x, y)
         torch.mul(x, y, out=out)
         _same(out, expected, f"shift {shift}")
-    plans._plans.clear()
+    calls._calls.clear()
 
 
 @pytest.mark.slow
@@ -306,7 +305,7 @@ def test_products_and_reductions_with_out(on_torch: None) -> None:
 
 def test_room_of_inference_mode_serves_outside() -> None:
     """Of what is written in place, and of operands that are broadcast."""
-    plans._plans.clear()
+    calls._calls.clear()
     x, y = _tensor(2, 3), _tensor(3, seed=4)
     with torch.inference_mode():
         inside = x.clone().mul_(0.5), x + y

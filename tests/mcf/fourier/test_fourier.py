@@ -17,8 +17,7 @@ import torch
 import mcf
 from mcf.convert.numbers import components_of
 from mcf.fourier import transform, transform_bounds
-from mcf.fourier.transform_plan import convolution, factors, radices
-from mcf.fourier.unity_roots import roots
+from mcf.fourier.transform import convolution, factors, radices, roots
 from mcf.kernels.formats import format_of
 from tests.helpers.complexes import flat, numbers
 from tests.helpers.draws import bell

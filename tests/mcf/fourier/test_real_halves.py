@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.fourier import halves
+from mcf.fourier import functions
 from tests.helpers.complexes import flat, numbers
 
 F64, F32 = torch.float64, torch.float32
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of short sequences, whose exact sums are short."""
-    monkeypatch.setattr(halves, "HALVED", 2)
+    monkeypatch.setattr(functions, "HALVED", 2)
 
 
 def spectrum(x: Any, n: int) -> list[Any]:
@@ -51,14 +51,14 @@ def test_bound(n: int, dtype: torch.dtype, terms: int, monkeypatch: pytest.Monke
     # The sequence comes back, by the inverse's own error.
     back = torch.fft.irfft(result, n)
     assert float(abs(back - x).max()) <= 3 * limit * n**0.5 * float(abs(x).max())
-    turns = halves._turns
+    turns = functions._turns
 
     def short(*given: Any) -> Any:
         """Mutant: the last component of the roots is lost."""
         v = turns(*given)
         return v.to(v.dtype, terms=terms - 1).to(v.dtype, terms=terms)
 
-    monkeypatch.setattr(halves, "_turns", short)
+    monkeypatch.setattr(functions, "_turns", short)
     assert n == 2 or error(x, torch.fft.rfft(x)) > 1000 * limit
 
 

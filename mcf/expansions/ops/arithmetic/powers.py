@@ -14,7 +14,7 @@ from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.cached_launches import planned, selected
+from mcf.expansions.launch.operations import planned, selected
 from mcf.expansions.ops.arithmetic.arithmetic import reciprocal_times
 from mcf.expansions.ops.elementary.constants import in_format
 from mcf.expansions.ops.elementary.elementary import of_two

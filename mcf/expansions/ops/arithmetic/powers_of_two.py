@@ -1,18 +1,28 @@
-"""Provide powers of two as plain tensors, for exact scaling of expansions."""
+"""Provide powers of two as plain tensors, for exact scaling of expansions.
+
+A norm is as large as its values, while their squares overflow or underflow in the outer part of the
+range of exponents. Scaling a row by a power of two is exact. Rows in the middle of the range, which
+are almost all, have the factor 1.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mcf.expansions.dispatch.recorded import unseen
-from mcf.kernels.formats import format_of
+from mcf.expansions.dispatch.recorded import functorch, unseen
+from mcf.expansions.tensor import MCFTensor
+from mcf.kernels.formats import FP32, FP64, format_of
+from mcf.kernels.scaling import power_of_two
+from mcf.reductions.folds import row_exponents
 
 
-def power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
+def two_to(exponent: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 2^exponent for an integer tensor of exponents in the range of a dtype."""
     ones = torch.ones_like(exponent, dtype=torch.float64)
     return torch.ldexp(ones, exponent).to(dtype)
@@ -45,4 +55,70 @@ def inverse_power(*x: Any) -> Tensor | None:
         e = exponents(other)
         first, second = x[0].detach() == 0, other.detach() == 0
         found = torch.where(first, e, torch.where(second, found, torch.maximum(found, e)))
-    return power_of_two(-found.clamp(min=-fmt.emax, max=-fmt.emin), x[0].dtype)
+    return two_to(-found.clamp(min=-fmt.emax, max=-fmt.emin), x[0].dtype)
+
+
+def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor | None:
+    """Return a factor for each row that scales its largest value to [1/2, 1), or None.
+
+    Args:
+        x: the values.
+        dims: the dimensions of a row, which the factors have with size 1.
+        least: a positive number that counts as a value of each row.
+
+    Returns:
+        Powers of two in the dtype of x; 1 for rows whose fourth powers stay far from the ends of
+        the range, and for those with an infinity or a NaN. None where all are 1.
+    """
+    if x.numel() == 0:
+        return None
+    first = x.components[0] if isinstance(x, MCFTensor) else x.detach()
+    fmt, register = format_of(x.dtype), FP64 if x.dtype is torch.float64 else FP32
+    over = [dims] if isinstance(dims, int) else list(dims)
+    largest = first.abs().amax(over, keepdim=True)
+    if functorch() is None:
+        rows = largest.to(register.dtype).reshape(-1, 1)
+        exponent = row_exponents(rows).reshape(largest.shape)
+    else:
+        # A tensor of a transform may wrap an expansion, which the operator does not take.
+        exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))[1].long()
+    if least > 0:
+        exponent = exponent.clamp(min=math.frexp(least)[1])
+    usual = exponent.abs() <= fmt.emax // 8
+    if not unseen(first) and bool(usual.all()):
+        return None
+    limited = exponent.clamp(-fmt.emax, fmt.emax)
+    return power_of_two(-torch.where(usual, 0, limited), register).to(x.dtype)
+
+
+def beside(value: float, x: Any, scale: Tensor) -> Any:
+    """Return a number times each row's factor, in the format of x."""
+    # torch.export traces expansions that are created from its inputs, such as by `new_full`.
+    return x.new_full(scale.shape, value) * scale
+
+
+class MeanSquare(NamedTuple):
+    """Scaled rows, and the mean of their squares.
+
+    Args:
+        x: the values times the factor.
+        square: the mean of the squares of `x`.
+        total: `square` plus eps times the square of the factor.
+        scale: the factor, or None for 1.
+    """
+
+    x: Any
+    square: Any
+    total: Any
+    scale: Tensor | None
+
+
+def mean_square(x: Any, dims: Sequence[int], eps: float = 0.0) -> MeanSquare:
+    """Return the mean of squares over dimensions (kept with size 1), with a scale for each row."""
+    scale = row_scale(x, dims, math.sqrt(max(eps, 0.0)))
+    if scale is None:
+        square = (x * x).mean(dims, keepdim=True)
+        return MeanSquare(x, square, square + eps, None)
+    x = x * scale
+    square = (x * x).mean(dims, keepdim=True)
+    return MeanSquare(x, square, square + beside(eps, x, scale) * scale, scale)

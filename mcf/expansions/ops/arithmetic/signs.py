@@ -10,8 +10,8 @@ from torch import Tensor
 from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.cached_launches import selected
-from mcf.expansions.ops.arithmetic.composed import composed
+from mcf.expansions.launch.fused_formulas import composed
+from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.elementary.elementary import differentiable
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import Components, MCFTensor, broadcast, wrap

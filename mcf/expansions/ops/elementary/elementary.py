@@ -17,8 +17,8 @@ from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.recorded import pulled_back, recorded, watched
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.cached_launches import rounded_number, selected
-from mcf.expansions.launch.launches import SMALL
+from mcf.expansions.launch.calls import SMALL
+from mcf.expansions.launch.operations import rounded_number, selected
 from mcf.expansions.ops.arithmetic.powers_of_two import inverse_power
 from mcf.expansions.ops.elementary.constants import constant
 from mcf.expansions.ops.forms.inside_transforms import by_element, implements_inside

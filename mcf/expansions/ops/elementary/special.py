@@ -13,7 +13,7 @@ from mcf.elementary import fixed
 from mcf.expansions.conversion import promote
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.ops.elementary.constants import beside, constant, in_format
 from mcf.expansions.ops.elementary.elementary import differentiable
 from mcf.expansions.ops.elementary.power_series import power_series

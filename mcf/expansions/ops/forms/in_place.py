@@ -1,25 +1,42 @@
-"""Derive operators that write into an argument from functional ones, whose result is copied."""
+"""Derive operators that write into an argument from functional ones.
+
+Results of one kernel are written in place; other results are copied.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
+from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.registry import (
     DERIVED,
+    INTO,
+    OPERATORS,
     UnsupportedError,
     is_in_place,
     readable,
     run,
     unsupported,
 )
-from mcf.expansions.launch.writing import shares_part
+from mcf.expansions.launch.operations import into, shares_part
+from mcf.expansions.ops.arithmetic.arithmetic import (
+    addcdiv_into,
+    addcmul_into,
+    lerp_into,
+    multiple_into,
+)
 from mcf.expansions.tensor import MCFTensor
+from mcf.kernels import operators
+from mcf.kernels.operators import COMPARISONS, Operation
 
 aten = torch.ops.aten
 
@@ -170,3 +187,205 @@ _RESIZED = (
 
 
 DERIVED.extend((into_out, in_place))
+
+
+# Maps the arguments of an overload to the operands of a kernel.
+Read = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+def _as_given(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args
+
+
+def _exchanged(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args[::-1]
+
+
+def _twice(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args + args
+
+
+def _positive_part(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*args, 0)
+
+
+def _chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, mask, value = args
+    return mask, value, x
+
+
+# write(target, args, **named) writes a result into a tensor; it returns False if unsupported.
+Write = Callable[..., bool]
+
+
+def _register(func: OpOverload, count: int, write: Write, truth: bool = False) -> None:
+    """Register a direct implementation of an overload, with `ops.in_place` as fallback.
+
+    Args:
+        func: the overload.
+        count: the number of positional arguments that `write` supports.
+        write: returns False, with nothing written, for unsupported targets and arguments.
+        truth: whether the target is a plain bool tensor.
+    """
+    derived = in_place if writes_first(func) else into_out
+
+    def implementation(*args: Any, **kwargs: Any) -> Any:
+        target = kwargs["out"] if "out" in kwargs else args[0]
+        if isinstance(target, MCFTensor) is not truth and len(args) == count:
+            named = {k: v for k, v in kwargs.items() if k != "out"}
+            if write(target, args, **named):
+                return target
+        return derived(func, args, kwargs)
+
+    # `implements` would correct aliasing; these return the argument itself.
+    OPERATORS[func] = implementation
+
+
+def _writes(
+    operation: Operation | Formula,
+    name: str,
+    *overloads: str,
+    count: int | None = None,
+    read: Read = _as_given,
+) -> None:
+    """Register the forms of an operator that write into an argument.
+
+    Args:
+        operation: the operation that computes the result.
+        name: the operator's name in aten.
+        *overloads: overload names; a leading "_" means the in-place operator, else `out=`.
+        count: the number of arguments; None for that of the operation.
+        read: maps the arguments to the operation's operands.
+    """
+
+    def write(target: Any, args: tuple[Any, ...], alpha: Any = 1) -> bool:
+        if alpha != 1:
+            x, y = args
+            return multiple_into(operation, target, x, y, alpha)
+        return into(operation, read(args), target)
+
+    for form in overloads:
+        packet = getattr(aten, name + "_" if form.startswith("_") else name)
+        func = getattr(packet, form.removeprefix("_"))
+        _register(func, count or len(operation.arguments), write, operation in COMPARISONS)
+
+
+for _name in ("add", "sub", "mul", "div"):
+    _writes(getattr(operators, _name.upper()), _name, "out", "_Tensor", "_Scalar")
+for _name in ("sqrt", "reciprocal", "rsqrt", "abs"):
+    _writes(getattr(operators, _name.upper()), _name, "out", "_default")
+for _name in ("lt", "le", "eq", "ne"):
+    _writes(getattr(operators, _name.upper()), _name, "Tensor_out", "Scalar_out")
+_writes(operators.LT, "gt", "Tensor_out", "Scalar_out", read=_exchanged)
+_writes(operators.LE, "ge", "Tensor_out", "Scalar_out", read=_exchanged)
+for _name in ("maximum", "minimum", "fmax", "fmin"):
+    _writes(getattr(operators, _name.upper()), _name, "out")
+_writes(operators.WHERE, "where", "self_out")
+_writes(operators.MAXIMUM, "clamp_min", "out", "_default")
+_writes(operators.MINIMUM, "clamp_max", "out", "_default")
+_writes(operators.MAXIMUM, "relu", "_default", count=1, read=_positive_part)
+_writes(operators.MUL, "square", "out", "_default", count=1, read=_twice)
+_writes(operators.WHERE, "masked_fill", "_Scalar", read=_chosen)
+_writes(operators.COPYSIGN, "copysign", "out", "_Tensor", "_Scalar")
+_writes(operators.CLAMP, "clamp", "out", "Tensor_out", "_default", "_Tensor")
+for _name in (
+    "exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "sigmoid erf erfc floor ceil round trunc lgamma digamma hypot atan2"
+).split():
+    _writes(Formula(_name), _name, "out", "_default")
+
+
+def _into(function: Callable[..., bool]) -> Write:
+    """Return a Write that also refuses targets that share part of an operand's memory."""
+
+    def write(target: Any, args: tuple[Any, ...], **factor: Any) -> bool:
+        return not shares_part(target, args) and function(target, *args, **factor)
+
+    return write
+
+
+for _function, _overloads in (
+    (lerp_into, (aten.lerp.Scalar_out, aten.lerp.Tensor_out, aten.lerp_.Scalar, aten.lerp_.Tensor)),
+    (addcmul_into, (aten.addcmul.out, aten.addcmul_.default)),
+    (addcdiv_into, (aten.addcdiv.out, aten.addcdiv_.default)),
+):
+    for _overload in _overloads:
+        _register(_overload, 3, _into(_function))
+
+
+def _readable_name(func: Any) -> str:
+    name = f"torch.{func.__name__.removeprefix('_')}"
+    return re.sub("^torch.(linalg|special)_", r"torch.\1.", name)
+
+
+def _check(name: str, result: Tensor, target: Any) -> None:
+    if not isinstance(target, Tensor):
+        raise TypeError(f"{name}: out must be a tensor or tensors, got {type(target).__name__}")
+    expansion = isinstance(target, MCFTensor)
+    if not result.dtype.is_floating_point and (expansion or target.dtype != result.dtype):
+        kind = "an expansion of " if expansion else ""
+        raise RuntimeError(
+            f"{name}: Expected out tensor to have dtype {result.dtype}, but got {kind}"
+            f"{target.dtype} instead"
+        )
+    check_target(name, result, target)
+
+
+def _check_gradients(name: str, values: Iterable[Any]) -> None:
+    """Raise PyTorch's error if `out=` is used with an argument that requires grad."""
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in values):
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic "
+            "differentiation, but one of the arguments requires grad."
+        )
+
+
+def computed_into(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """Return a variant of a function with `out=`: compute all results, then write them.
+
+    Args:
+        function: a function of PyTorch or its replacement; called above autograd.
+
+    Returns:
+        An entry of `dispatch.registry.INTO`: a function of positional and keyword arguments.
+        It returns `out`; several results in the function's own result type.
+
+    Raises:
+        TypeError: if `out` is not one tensor per result.
+        RuntimeError: if the device or an integer dtype differs, or an argument requires grad.
+        UnsupportedError: if a plain tensor would receive an expansion. Nothing is written then.
+    """
+
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name, target = _readable_name(function), kwargs["out"]
+        rest = {k: v for k, v in kwargs.items() if k != "out"}
+        _check_gradients(name, tree_leaves((target, args, rest)))
+        found = function(*args, **rest)
+        if not isinstance(found, tuple):
+            _check(name, found, target)
+            return written(name, found, target)
+        if not isinstance(target, (tuple, list)) or len(target) != len(found):
+            given = len(target) if isinstance(target, (tuple, list)) else type(target).__name__
+            raise TypeError(f"{name}: out must be a tuple of {len(found)} tensors, got {given}")
+        for result, each in zip(found, target, strict=True):
+            _check(name, result, each)
+        for result, each in zip(found, target, strict=True):
+            written(name, result, each)
+        own = type(found)
+        return getattr(torch.return_types, f"{own.__name__}_out", own)(target)
+
+    return call
+
+
+_LINALG = (
+    "cholesky cholesky_ex det eigh eigvalsh inv inv_ex ldl_factor ldl_factor_ex lstsq lu lu_factor "
+    "lu_factor_ex matrix_norm matrix_rank norm qr slogdet solve solve_ex svd svdvals"
+)
+_ORDER = "aminmax argsort cummax cummin frexp kthvalue max median min mode nanmedian sort topk"
+_OTHER = "geqrf inverse lu_unpack qr svd triangular_solve"
+_FUNCTIONS = [getattr(torch.linalg, n) for n in _LINALG.split()] + [
+    getattr(torch, n) for n in (*_ORDER.split(), *_OTHER.split()) if hasattr(torch, n)
+]
+# PyTorch's own compositions would give different last bits.
+_COMPOSED = [torch.special.ndtr, torch.exp2, torch.special.exp2, torch.tensordot]
+INTO.update({function: computed_into(function) for function in (*_FUNCTIONS, *_COMPOSED)})

@@ -15,8 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import enable_reentrant_dispatch
 
-from mcf.expansions.dispatch.recorded import outside
-from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.recorded import (
+    DERIVATIVES,
+    FORWARD,
+    MAPPED,
+    PULLED,
+    outside,
+    transformed,
+)
+from mcf.expansions.dispatch.registry import UnsupportedError, implements, readable
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import format_of
 
@@ -216,3 +223,181 @@ def _sampled(name: str) -> None:
 
 for _name in ("grid_sampler_2d", "grid_sampler_3d"):
     _sampled(_name)
+
+
+_REDUCTIONS = ("none", "mean", "sum")
+_MEAN = 1
+
+
+def _loss(name: str, function: Any, *names: str) -> None:
+    """Register an elementwise loss of input and target, and its derivative by the input.
+
+    Args:
+        name: the operator's name.
+        function: PyTorch's function, which takes a reduction by name.
+        *names: the operator's parameters after input and target.
+    """
+
+    def given(rest: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        return {"reduction": _MEAN, **dict(zip(names, rest, strict=False)), **named}
+
+    @implements(getattr(aten, name).default)
+    def value(x: Tensor, target: Tensor, *rest: Any, **named: Any) -> Any:
+        options = given(rest, named)
+        _check_loss(name, x, target)
+        options["reduction"] = _REDUCTIONS[options["reduction"]]
+        return above(function, x, target, **options)
+
+    @implements(getattr(aten, f"{name}_backward").default)
+    def slope(grad: Tensor, x: Tensor, target: Tensor, *rest: Any, **named: Any) -> Any:
+        options = given(rest, named)
+        mean, options["reduction"] = options["reduction"] == _MEAN, "none"
+        # In a second derivative, gradients are per element for any reduction.
+        grad, wide_x, target = torch.broadcast_tensors(grad, x, target)  # type: ignore[no-untyped-call]
+        (found,) = pulled(lambda x: function(x, target, **options), (wide_x,), grad, (True,))
+        return found / x.numel() if mean else found
+
+
+def _check_loss(name: str, x: Any, target: Any) -> None:
+    """Refuse transforms for which PyTorch uses constants of double precision."""
+    if not wide(x, target):
+        return
+    if name in ("huber_loss", "smooth_l1_loss"):
+        # The mean's factor is a double where the derivative is mapped.
+        if transformed(PULLED) or (transformed() and transformed(MAPPED)):
+            raise UnsupportedError(
+                f"torch.nn.functional.{name} under torch.func.vjp and vmap, jacrev: torch's "
+                "derivative has constants of double precision; use torch.func.grad without vmap, "
+                "torch.autograd.grad, or write the loss in torch.where"
+            )
+    if name == "binary_cross_entropy" and transformed(times=2):
+        raise UnsupportedError(
+            "torch.nn.functional.binary_cross_entropy under two derivatives of torch.func: torch "
+            "adds 1e-12 in the second; use torch.autograd.grad, which does not"
+        )
+
+
+_loss("huber_loss", F.huber_loss, "reduction", "delta")
+_loss("smooth_l1_loss", F.smooth_l1_loss, "reduction", "beta")
+_loss("soft_margin_loss", F.soft_margin_loss, "reduction")
+_loss("binary_cross_entropy", F.binary_cross_entropy, "weight", "reduction")
+
+
+def _margin(
+    x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = _MEAN
+) -> Any:
+    kind = _REDUCTIONS[reduction]
+    return F.multi_margin_loss(x, target, p, margin, weight, reduction=kind)
+
+
+of_first(aten.multi_margin_loss.default, aten.multi_margin_loss_backward.default, _margin)
+of_first(aten.glu.default, aten.glu_backward.default, F.glu)
+for _name in ("hardsigmoid", "hardswish", "softshrink", "hardshrink"):
+    _forward, _backward = (getattr(aten, f"{_name}{s}").default for s in ("", "_backward"))
+    of_first(_forward, _backward, getattr(F, _name), by_element=True)
+
+
+@implements(aten.glu_jvp.default)
+def glu_tangent(value: Tensor, x: Tensor, tangent: Tensor, dim: int) -> Any:
+    """Return the derivative along (da, db): logistic(b) da + value logistic(-b) db."""
+    _, gate = x.chunk(2, dim)
+    first, second = tangent.chunk(2, dim)
+    return first * torch.sigmoid(gate) + second * (value * torch.sigmoid(-gate))
+
+
+@implements(aten.hardtanh_backward.default)
+def hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Any:
+    """Return the gradient where low < x < high, else 0."""
+    return pulled(lambda x: F.hardtanh(x, low, high), (x.expand(grad.shape),), grad, (True,))[0]
+
+
+@implements(aten._prelu_kernel_backward.default)
+def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Any, ...]:
+    """Return the gradients of input and weight; weight has the input's dimensions."""
+    zero = torch.zeros_like(grad)
+    return torch.where(x > 0, grad, grad * weight), torch.where(x > 0, zero, grad * x)
+
+
+@implements(aten._cdist_forward.default)
+def cdist(x: Tensor, y: Tensor, p: float, mode: Any) -> Any:
+    """Return `torch.cdist`, computed from differences."""
+    return above(torch.cdist, x, y, p)
+
+
+@implements(aten._euclidean_dist.default)
+def euclidean(x: Tensor, y: Tensor) -> Any:
+    """Return `torch.cdist` for p = 2; refuse transforms, whose derivative by products cancels."""
+    if wide(x, y) and transformed():
+        raise UnsupportedError(
+            "torch.cdist of more than 25 rows under torch.func.grad, vjp or jvp: torch's "
+            'derivative cancels; pass compute_mode="donot_use_mm_for_euclid_dist"'
+        )
+    return above(torch.cdist, x, y)
+
+
+@implements(aten._cdist_backward.default)
+def cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distances: Tensor) -> Any:
+    """Return the gradient of the first argument of `cdist`."""
+    if grad.dim() != distances.dim():
+        # PyTorch would misread them as one gradient, for plain tensors too.
+        raise UnsupportedError(
+            "torch.cdist: several gradients at a time, as torch.func.jacrev has them; use "
+            "jacrev of (x[..., :, None, :] - y[..., None, :, :]).norm(dim=-1)"
+        )
+    return pulled(lambda x: torch.cdist(x, y, p), (x,), grad, (True,))[0]
+
+
+@implements(aten._pdist_forward.default)
+def pdist(x: Tensor, p: float = 2.0) -> Any:
+    """Return `F.pdist`."""
+    return above(F.pdist, x, p)
+
+
+@implements(aten._pdist_backward.default)
+def pdist_backward(grad: Tensor, x: Tensor, p: float, distances: Tensor) -> Any:
+    """Return the gradient of the input of `pdist`."""
+    return pulled(lambda x: F.pdist(x, p), (x,), grad, (True,))[0]
+
+
+def _valued(operator: Any, function: Any, refused: frozenset[str] = frozenset()) -> None:
+    """Register an operator whose derivative PyTorch composes of other operators, or lacks.
+
+    Args:
+        operator: the operator.
+        function: computes it above autograd.
+        refused: the transforms under which PyTorch's derivative differs from ours.
+    """
+
+    @implements(operator)
+    def value(*args: Any, **kwargs: Any) -> Any:
+        if refused and transformed(refused):
+            kinds = "jvp" if refused is FORWARD else "grad, vjp or jvp"
+            raise UnsupportedError(
+                f"{readable(operator)} under torch.func.{kinds}: torch's derivative differs from "
+                "ours; use backward or torch.autograd.grad"
+            )
+        return above(function, *args, **kwargs)
+
+
+for _name in ("cholesky", "ormqr", "mvlgamma", "index_reduce", "histc", "renorm"):
+    # PyTorch 2.14 has no operator for `torch.cholesky` any more.
+    if hasattr(aten, _name):
+        _valued(getattr(aten, _name).default, getattr(torch, _name))
+_valued(aten.linalg_householder_product.default, torch.linalg.householder_product)
+_valued(aten.nanmedian.dim, torch.nanmedian)
+# PyTorch's derivatives read one triangle only, or use double powers of two or products.
+_valued(aten.cholesky_inverse.default, torch.cholesky_inverse, DERIVATIVES)
+_valued(aten.cholesky_solve.default, torch.cholesky_solve, DERIVATIVES)
+_valued(aten.ldexp.Tensor, torch.ldexp, DERIVATIVES)
+_valued(aten.scatter_reduce.two, torch.scatter_reduce, FORWARD)
+for _name in (
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w", "hermite_polynomial_h", "hermite_polynomial_he",
+    "laguerre_polynomial_l", "legendre_polynomial_p", "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
+    "shifted_chebyshev_polynomial_w",
+):  # fmt: skip
+    for _form in ("default", "n_scalar"):
+        _operator = getattr(getattr(aten, f"special_{_name}"), _form)
+        # PyTorch takes the derivative to be zero.
+        _valued(_operator, getattr(torch.special, _name), DERIVATIVES)

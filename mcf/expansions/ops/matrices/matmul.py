@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.product_launches import multiplied
+from mcf.expansions.dispatch.widening import fitted, roomy
+from mcf.expansions.launch.matrices import multiplied
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import wrap
 from mcf.reductions.products import matmul
@@ -135,6 +137,39 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
         return torch.dot(x.reshape(-1), y.reshape(-1))
     x = x.reshape(math.prod(sizes[: len(rows)]), inner)
     return torch.mm(x, y.reshape(inner, math.prod(sizes[len(rows) :]))).reshape(sizes)
+
+
+@implements(torch.einsum)
+def einsum(*args: Any) -> Any:
+    """Contract operands; a product of two matrices without PyTorch's many views of them."""
+    equation, *operands = args
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = [*operands[0]]
+    turned = _turned(equation) if isinstance(equation, str) and len(operands) == 2 else None
+    if turned is None or not all(isinstance(x, Tensor) and x.dim() == 2 for x in operands):
+        return forward(torch.einsum, args, {})
+    x, y = (x.mT if turn else x for x, turn in zip(operands, turned, strict=True))
+    if x.shape[1] != y.shape[0]:
+        # Dimensions of size 1 are broadcast, and others are errors.
+        return forward(torch.einsum, args, {})
+    return torch.mm(x, y)
+
+
+@functools.lru_cache(256)
+def _turned(equation: str) -> tuple[bool, bool] | None:
+    """Return which operands of a product of two matrices are transposed, or None for others."""
+    found = re.fullmatch(r"([a-zA-Z]{2}),([a-zA-Z]{2})->([a-zA-Z]{2})", equation.replace(" ", ""))
+    if found is None:
+        return None
+    left, right, result = found.groups()
+    row, column = result[0], result[1]
+    shared = {*left} & {*right}
+    if len(shared) != 1 or len({row, column} | shared) < 3:
+        return None
+    inner = shared.pop()
+    if {*left} != {row, inner} or {*right} != {inner, column}:
+        return None
+    return left == inner + row, right == column + inner
 
 
 @implements(aten.addmm.default)

@@ -10,7 +10,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
-from mcf.expansions.launch.small_exponentials import exponential
+from mcf.expansions.launch.matrices import exponential
 from mcf.expansions.ops.matrices.linalg import _matrix, _padded
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations

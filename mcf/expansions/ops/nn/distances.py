@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from mcf.expansions.dispatch.recorded import differentiated, functorch
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
+from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.kernels.row_tasks import along
 
 aten = torch.ops.aten

@@ -13,9 +13,8 @@ from torch.nn import _reduction as _Reduction
 from mcf.elementary import fixed
 from mcf.expansions.dispatch.recorded import differentiated, recorded
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
-from mcf.expansions.launch.fused_formulas import Written
-from mcf.expansions.ops.arithmetic.composed import by_torch, composed
+from mcf.expansions.dispatch.widening import fitted, roomy
+from mcf.expansions.launch.fused_formulas import Written, by_torch, composed
 from mcf.expansions.ops.elementary.constants import constant
 from mcf.expansions.ops.elementary.elementary import differentiable
 from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside

@@ -1,7 +1,8 @@
-"""Implement linear and cubic upsampling, and padding by reflection or replication."""
+"""Implement upsampling, sampling at grids, and padding by reflection or replication."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -13,6 +14,8 @@ from torch import Tensor
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.dispatch.widening import fitted
+from mcf.expansions.tensor import MCFTensor
 
 nn: Any = torch._C._nn
 Weights = Callable[[Fraction], list[Fraction]]
@@ -23,17 +26,16 @@ def _linear(t: Fraction) -> list[Fraction]:
     return [1 - t, t]
 
 
-def _cubic(t: Fraction) -> list[Fraction]:
+def _cubic(t: Any, a: Any = Fraction(-3, 4)) -> list[Any]:
     """Return the cubic weights of elements -1 to 2 for A = -3/4.
 
     See Keys (1981), doi:10.1109/TASSP.1981.1163711.
     """
-    a = Fraction(-3, 4)
 
-    def near(x: Fraction) -> Fraction:
+    def near(x: Any) -> Any:
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
-    def far(x: Fraction) -> Fraction:
+    def far(x: Any) -> Any:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
@@ -153,3 +155,136 @@ def pad(
         x = x.index_select(d, places.clamp(0, n - 1))
     result: Tensor = x
     return result
+
+
+def _unnormalised(g: Any, n: int, corners: bool) -> Any:
+    """Convert a coordinate in [-1, 1] to a fractional index among n elements."""
+    return (g + 1) * (n - 1) / 2 if corners else ((g + 1) * n - 1) / 2
+
+
+def _floor(x: Any) -> Any:
+    """Return floor(x) as a float64 tensor: no image has 2^53 elements."""
+    fixed = x.detach()
+    near = fixed.to_plain(torch.float64) if isinstance(fixed, MCFTensor) else fixed.double()
+    down = near.floor()
+    return torch.where(fixed < down, down - 1, down)
+
+
+def _reflected(x: Any, n: int, corners: bool) -> Any:
+    """Reflect an index into the image, at its end elements (`corners`) or half a step beyond."""
+    low, span = (0.0, n - 1) if corners else (-0.5, n)
+    if span <= 0:
+        return x * 0
+    away = (x - low).abs()
+    # As in PyTorch, NaN and infinity map to the center of the first element.
+    away = torch.where(torch.isfinite(away), away, -low)
+    turns = _floor(away / span)
+    rest = away - turns * span
+    return torch.where(turns % 2 == 1, span - rest, rest) + low
+
+
+def _placed(x: Any, n: int, padding_mode: int, corners: bool) -> Any:
+    """Apply a padding mode to an index: 0 zeros outside, 1 border, 2 reflection."""
+    if padding_mode == 2:
+        x = _reflected(x, n, corners)
+    if padding_mode == 0:
+        return x
+    return torch.where(x.isnan(), 0, x).clamp(0, n - 1)
+
+
+def _taken(image: Any, places: list[Any]) -> Any:
+    """Gather elements [batch, c, *out] at integer indices, one [batch, *out] per dimension.
+
+    Elements outside the image are 0.
+    """
+    space = image.shape[2:]
+    inside = torch.ones_like(places[0], dtype=torch.bool)
+    flat = torch.zeros_like(places[0])
+    for place, n in zip(places, space, strict=True):
+        inside = inside & (place >= 0) & (place < n)
+        flat = flat * n + place.clamp(0, n - 1)
+    batch, channels = image.shape[:2]
+    rows = flat.reshape(batch, 1, -1).expand(-1, channels, -1)
+    found = image.reshape(batch, channels, -1).gather(2, rows)
+    found = found.reshape(batch, channels, *flat.shape[1:])
+    return torch.where(inside.unsqueeze(1), found, 0)
+
+
+def _whole(x: Any) -> Any:
+    """Convert an index to int64; NaN and huge values become indices outside of any image."""
+    plain = x.to_plain(torch.float64) if isinstance(x, MCFTensor) else x.double()
+    return plain.nan_to_num(-9e15).clamp(-9e15, 9e15).to(torch.int64)
+
+
+@implements(torch.grid_sampler, torch.grid_sampler_2d, torch.grid_sampler_3d)
+def grid_sampler(
+    input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    """Interpolate `input` at each point of the grid: mode 0 linear, 1 nearest, 2 cubic."""
+    dims = input.dim() - 2
+    if dims not in (2, 3) or grid.dim() != input.dim() or grid.shape[-1] != dims:
+        raise RuntimeError(
+            "grid_sampler(): expected 4D or 5D input and grid with same number of dimensions and "
+            f"{dims} coordinates, but got input with sizes {list(input.shape)} and grid with sizes "
+            f"{list(grid.shape)}"
+        )
+    if interpolation_mode == 2 and dims == 3:
+        raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
+    space = input.shape[2:]
+    # Fractional indices have float64 components; the result is rounded once.
+    at = grid.to(torch.float64)
+    # The grid's last dimension starts with x, which is the last spatial dimension.
+    points = [_unnormalised(at[..., dims - 1 - k], n, align_corners) for k, n in enumerate(space)]
+
+    def whole(x: Any, n: int) -> Any:
+        return _whole(_placed(x, n, padding_mode, align_corners))
+
+    if interpolation_mode == 1:
+        places = [
+            _whole(torch.round(_placed(x, n, padding_mode, align_corners)))
+            for x, n in zip(points, space, strict=True)
+        ]
+        return fitted(_taken(input, places), input, grid)
+    if interpolation_mode == 0:
+        points = [
+            _placed(x, n, padding_mode, align_corners) for x, n in zip(points, space, strict=True)
+        ]
+    floors = [_floor(x) for x in points]
+    parts = [x - f for x, f in zip(points, floors, strict=True)]
+    first, count = (-1, 4) if interpolation_mode == 2 else (0, 2)
+    weights = [_cubic(t, -0.75) if interpolation_mode == 2 else [1 - t, t] for t in parts]
+    total = None
+    for offsets in itertools.product(range(count), repeat=dims):
+        factor: Any = 1
+        places = []
+        for k, offset in enumerate(offsets):
+            factor = factor * weights[k][offset]
+            place = floors[k] + (first + offset)
+            places.append(whole(place, space[k]) if interpolation_mode == 2 else _whole(place))
+        part = _taken(input, places) * factor.unsqueeze(1)
+        total = part if total is None else total + part
+    return fitted(total, input, grid)
+
+
+def _coordinates(n: int, corners: bool, like: MCFTensor) -> MCFTensor:
+    """Return n points spanning [-1, 1], or the centers of n equal parts of it."""
+    places = [
+        Fraction(0) if n == 1 else Fraction(2 * k, n - 1) - 1 if corners
+        else Fraction(2 * k + 1, n) - 1
+        for k in range(n)
+    ]  # fmt: skip
+    return tensor(places, like.terms, like.dtype, like.device)
+
+
+@implements(torch.affine_grid_generator)
+def affine_grid_generator(theta: Any, size: Any, align_corners: bool) -> Any:
+    """Return theta (x, y, 1) for each element of an image, theta (x, y, z, 1) for a volume."""
+    space = list(size)[2:]
+    axes = [_coordinates(n, align_corners, theta.detach()) for n in space]
+    mesh = torch.meshgrid(*axes, indexing="ij")
+    # The last spatial dimension is x.
+    points = torch.stack([*reversed(mesh), torch.ones_like(mesh[0])], -1).reshape(
+        -1, len(space) + 1
+    )
+    out = points @ theta.mT
+    return out.reshape(theta.shape[0], *space, len(space))

@@ -12,10 +12,10 @@ from mcf.convert.rounding import convert
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import unseen
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.cached_launches import unrounded
-from mcf.expansions.launch.search_launches import places
+from mcf.expansions.launch.operations import unrounded
+from mcf.expansions.launch.row_functions import places
 from mcf.expansions.ops.arithmetic.comparison import equal
-from mcf.expansions.ops.order.narrow_order import keys
+from mcf.expansions.ops.order.order import keys
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations

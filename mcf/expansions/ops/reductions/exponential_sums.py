@@ -14,8 +14,8 @@ from mcf.elementary.fused import Formula
 from mcf.expansions.conversion import promote
 from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.softmax_launches import along
-from mcf.expansions.ops.arithmetic.composed import composed
+from mcf.expansions.launch.fused_formulas import composed
+from mcf.expansions.launch.row_functions import along
 from mcf.expansions.ops.elementary.constants import constant
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.operators import ADD, COPYSIGN, EQ, MAXIMUM, SUB, WHERE

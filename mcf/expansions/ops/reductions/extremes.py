@@ -9,9 +9,8 @@ from torch import Tensor
 
 from mcf.expansions.dispatch.recorded import unseen
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.row_launches import arranged
-from mcf.expansions.ops.order.order import canonical, reduced
-from mcf.expansions.ops.order.ranks import decided, extremes
+from mcf.expansions.launch.row_functions import arranged
+from mcf.expansions.ops.order.order import canonical, decided, extremes, reduced
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import registry
 from mcf.kernels.formats import BF16, FORMATS, FP16

@@ -15,7 +15,7 @@ from torch import Tensor
 from mcf.expansions.dispatch.recorded import pulled_back, unseen
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.ops.arithmetic.powers_of_two import exponents, power_of_two
+from mcf.expansions.ops.arithmetic.powers_of_two import exponents, two_to
 from mcf.expansions.ops.reductions.scans import running
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import format_of
@@ -34,14 +34,14 @@ def _split(x: Any, exponent: Tensor | int = 0) -> Number:
     # Subnormal numbers need two steps: their inverse power of two is out of range.
     half = e // 2
     dtype = x.dtype
-    mantissa = x * power_of_two(-half, dtype) * power_of_two(half - e, dtype)
+    mantissa = x * two_to(-half, dtype) * two_to(half - e, dtype)
     return mantissa, torch.where(x.detach() == 0, _NONE, e + exponent)
 
 
 def _plus(x: Number, y: Number) -> Number:
     e = torch.maximum(x[1], y[1])
     least = format_of(x[0].dtype).emin
-    a, b = (m * power_of_two((k - e).clamp(min=least), m.dtype) for m, k in (x, y))
+    a, b = (m * two_to((k - e).clamp(min=least), m.dtype) for m, k in (x, y))
     return _split(a + b, e)
 
 

@@ -2,7 +2,7 @@
 
 PyTorch's derivative of (sum |x|^p)^(1/p) is |x|^(p-1) / norm^(p-1), two powers that may overflow
 where the quotient does not. Here it is a power of the quotient, with rows scaled by a power of two
-(`mcf.expansions.launch.row_scales`).
+(`mcf.expansions.ops.arithmetic.powers_of_two`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.autograd import forward_ad
 
 from mcf.expansions.dispatch.recorded import differentiated, functorch
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.dispatch.roomy import fitted, roomy
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.row_scales import beside, row_scale
+from mcf.expansions.dispatch.widening import fitted, roomy
+from mcf.expansions.ops.arithmetic.powers_of_two import beside, row_scale
 from mcf.expansions.ops.elementary.constants import in_format
 from mcf.expansions.ops.nn.losses import reduced
 from mcf.expansions.tensor import MCFTensor

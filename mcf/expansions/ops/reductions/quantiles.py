@@ -16,10 +16,9 @@ from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import INTO, UnsupportedError, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.forms.in_place import computed_into
 from mcf.expansions.ops.forms.inside_transforms import batched, example, held, implements_inside
-from mcf.expansions.ops.forms.results_into import into
-from mcf.expansions.ops.order.order import kth, not_empty
-from mcf.expansions.ops.order.ranks import decided
+from mcf.expansions.ops.order.order import decided, kth, not_empty
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.row_tasks import along
 
@@ -66,11 +65,20 @@ def _selected(rows: Any) -> bool:
     return decided(rows.components[0])
 
 
-def _ordered(rows: Any, ranks: int) -> Callable[[Tensor], Any]:
-    """Return a function from ranks (from 0) in each row to the elements of a stable sort."""
+def _ordered(rows: Any, ranks: int) -> Callable[[Any], Any]:
+    """Return a function from ranks (from 0) in each row to the elements of a stable sort.
+
+    A rank is an integer for all rows, or a tensor.
+    """
     if ranks > _RANKS or not _selected(rows):
         ordered = rows.sort(-1).values
-        return lambda k: ordered.gather(-1, k[..., None]).squeeze(-1)
+
+        def at(k: Any) -> Any:
+            if isinstance(k, int):
+                return ordered.select(-1, k)
+            return ordered.gather(-1, k[..., None]).squeeze(-1)
+
+        return at
     plain = rows.detach()
 
     @functools.cache
@@ -110,23 +118,26 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
     rows, kept_shape = _rows(x, dim)
     ordered = _ordered(rows, 2 * len(wanted))
     nan = rows.isnan()
-    counts = (~nan).sum(-1)
-    if not skip:
-        counts = torch.full_like(counts, rows.shape[-1])
-    kinds = map(int, counts.unique()) if skip else [rows.shape[-1]]
-    lengths = [*kinds]
+    counts = (~nan).sum(-1) if skip else None
+    bad = nan.any(-1) if counts is None else counts == 0
+    lengths = [*map(int, counts.unique())] if counts is not None else []
     results = []
     for number in wanted:
-        places = {c: _place(number, c, way) for c in lengths}
-        low = torch.zeros_like(counts)
-        weight: Any = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
-        for count, (index, share) in places.items():
-            low = torch.where(counts == count, index, low)
-            weight = torch.where(counts == count, tensor(share, x.terms, x.dtype, x.device), weight)
-        high = torch.where(weight > 0, low + 1, low)
-        a, b = ordered(low), ordered(high)
-        value = _between(a, b, weight)
-        bad = counts == 0 if skip else nan.any(-1)
+        low: Any
+        if counts is None:
+            low, share = _place(number, rows.shape[-1], way)
+            high = low + (share > 0)
+            weight: Any = tensor(share, x.terms, x.dtype, x.device)
+        else:
+            low = torch.zeros_like(counts)
+            weight = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
+            for count in lengths:
+                index, share = _place(number, count, way)
+                of_rows = counts == count
+                low = torch.where(of_rows, index, low)
+                weight = torch.where(of_rows, tensor(share, x.terms, x.dtype, x.device), weight)
+            high = torch.where(weight > 0, low + 1, low)
+        value = _between(ordered(low), ordered(high), weight)
         value = torch.where(bad, float("nan"), value)
         results.append(value.reshape(kept_shape) if keepdim else value)
     return torch.stack(results) if many else results[0]
@@ -200,7 +211,8 @@ _inside("quantile", False)
 _inside("nanquantile", True)
 
 # PyTorch's own composition would round q to the components' dtype.
-INTO[torch.quantile], INTO[torch.nanquantile] = into(quantile), into(nanquantile)
+INTO[torch.quantile] = computed_into(quantile)
+INTO[torch.nanquantile] = computed_into(nanquantile)
 
 
 @implements(torch.ops.aten.nanmedian.default)

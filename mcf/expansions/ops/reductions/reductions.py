@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,23 +13,14 @@ from mcf import reductions
 from mcf.convert.rounding import convert
 from mcf.expansions.conversion import plain
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
-from mcf.expansions.launch.moment_launches import moment
-from mcf.expansions.launch.row_launches import arranged
-from mcf.expansions.launch.sum_launches import summed
+from mcf.expansions.launch.reductions import reduced
+from mcf.expansions.launch.row_functions import arranged
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels.formats import FORMATS
 from mcf.reductions.rows import Rows
 
 aten = torch.ops.aten
-
-
-def _as_whole(func: Any, x: MCFTensor, dtype: torch.dtype | None, *args: Any) -> Tensor | None:
-    """Reduce after conversion to an integer or bool dtype; return None for other dtypes."""
-    if dtype is None or dtype.is_floating_point or dtype.is_complex:
-        return None
-    found: Tensor = func(plain(x, dtype), *args, dtype=dtype)
-    return found
 
 
 def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Components:
@@ -39,18 +31,46 @@ def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Component
     return convert(x.components, dtype, x.terms)
 
 
+def _reduce(
+    name: str,
+    func: Any,
+    few: Callable[..., Any],
+    x: MCFTensor,
+    dtype: torch.dtype | None,
+    *args: Any,
+) -> Tensor:
+    """Return a reduction or running reduction.
+
+    Args:
+        name: its name in `mcf.reductions`.
+        func: PyTorch's operator, for integer and bool dtypes.
+        few: computes it of small tensors in one native call, or returns None.
+        x: the tensor.
+        dtype: of the result; None for that of x.
+        *args: the dimensions, and whether they remain with size 1.
+    """
+    if dtype is None or dtype is x.dtype:
+        found: Tensor | None = few(name, x, *args)
+        if found is not None:
+            return found
+    elif not dtype.is_floating_point and not dtype.is_complex:
+        whole: Tensor = func(plain(x, dtype), *args, dtype=dtype)
+        return whole
+    return wrap(getattr(reductions, name)(_components(x, dtype, name), *args))
+
+
+def _of_rows(name: str, x: MCFTensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return products or running sums and products of rows, or None."""
+    found = arranged(name, x, dim, keepdim=keepdim)
+    return None if found is None else found[0]
+
+
 @implements(aten.sum.dim_IntList)
 def sum_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return the sum over dimensions, all by default."""
-    whole = _as_whole(aten.sum.dim_IntList, x, dtype, dim, keepdim)
-    if whole is not None:
-        return whole
-    found = summed(x, dim, keepdim) if dtype is None or dtype is x.dtype else None
-    if found is not None:
-        return found
-    return wrap(reductions.sum(_components(x, dtype, "sum"), dim, keepdim))
+    return _reduce("sum", aten.sum.dim_IntList, reduced, x, dtype, dim, keepdim)
 
 
 @implements(aten.sum.default)
@@ -64,13 +84,7 @@ def mean_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return the mean over dimensions."""
-    whole = _as_whole(aten.mean.dim, x, dtype, dim, keepdim)
-    if whole is not None:
-        return whole
-    found = summed(x, dim, keepdim, mean=True) if dtype is None or dtype is x.dtype else None
-    if found is not None:
-        return found
-    return wrap(reductions.mean(_components(x, dtype, "mean"), dim, keepdim))
+    return _reduce("mean", aten.mean.dim, reduced, x, dtype, dim, keepdim)
 
 
 @implements(aten.mean.default)
@@ -84,51 +98,25 @@ def prod_dim(
     x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return the product along a dimension."""
-    whole = _as_whole(aten.prod.dim_int, x, dtype, dim, keepdim)
-    if whole is not None:
-        return whole
-    few = None
-    if dtype is None or dtype is x.dtype:
-        few = arranged("prod", x, dim, keepdim=keepdim)
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.prod(_components(x, dtype, "prod"), dim, keepdim))
+    return _reduce("prod", aten.prod.dim_int, _of_rows, x, dtype, dim, keepdim)
 
 
 @implements(aten.prod.default)
 def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the product of all elements."""
-    whole = _as_whole(aten.prod.default, x, dtype)
-    if whole is not None:
-        return whole
-    few = arranged("prod", x, None) if dtype is None or dtype is x.dtype else None
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.prod(_components(x, dtype, "prod")))
+    return _reduce("prod", aten.prod.default, _of_rows, x, dtype)
 
 
 @implements(aten.cumsum.default)
 def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the running sums along a dimension."""
-    whole = _as_whole(aten.cumsum.default, x, dtype, dim)
-    if whole is not None:
-        return whole
-    few = arranged("cumsum", x, dim) if dtype is None or dtype is x.dtype else None
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.cumsum(_components(x, dtype, "cumsum"), dim))
+    return _reduce("cumsum", aten.cumsum.default, _of_rows, x, dtype, dim)
 
 
 @implements(aten.cumprod.default)
 def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the running products along a dimension."""
-    whole = _as_whole(aten.cumprod.default, x, dtype, dim)
-    if whole is not None:
-        return whole
-    few = arranged("cumprod", x, dim) if dtype is None or dtype is x.dtype else None
-    if few is not None:
-        return few[0]  # type: ignore[no-any-return]
-    return wrap(reductions.cumprod(_components(x, dtype, "cumprod"), dim))
+    return _reduce("cumprod", aten.cumprod.default, _of_rows, x, dtype, dim)
 
 
 @implements(aten.trace.default)
@@ -146,7 +134,7 @@ def _correction(correction: Any) -> float:
 @implements(aten.var.correction)
 def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     """Return the variance over dimensions."""
-    few = moment("var", x, dim, keepdim, _correction(correction))
+    few = reduced("var", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few
     return wrap(reductions.var(x.components, dim, _correction(correction), keepdim))
@@ -155,7 +143,7 @@ def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool 
 @implements(aten.std.correction)
 def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     """Return the standard deviation over dimensions."""
-    few = moment("std", x, dim, keepdim, _correction(correction))
+    few = reduced("std", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few
     return wrap(reductions.std(x.components, dim, _correction(correction), keepdim))
@@ -166,7 +154,7 @@ def var_mean(
     x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return the variance and the mean over dimensions."""
-    few = moment("var", x, dim, keepdim, _correction(correction))
+    few = reduced("var", x, dim, keepdim, _correction(correction))
     if few is not None:
         return few, mean_dims(x, dim, keepdim)
     both = reductions.var_mean(x.components, dim, _correction(correction), keepdim)
@@ -184,7 +172,7 @@ def vector_norm(
 ) -> Tensor:
     """Return the norm over dimensions."""
     if ord == 2 and (dtype is None or dtype is x.dtype):
-        few = moment("norm", x, dim, keepdim)
+        few = reduced("norm", x, dim, keepdim)
         if few is not None:
             return few
     given = _components(x, dtype, "linalg.vector_norm")
@@ -222,7 +210,7 @@ def dot(x: Any, y: Any) -> Tensor:
             f"have the same number of elements, but got {x.numel()} and {y.numel()} elements "
             "respectively"
         )
-    few = moment("dot", x, y=y)
+    few = reduced("dot", x, y=y)
     if few is not None:
         return few
     return wrap(reductions.dot(*operands(x, y)))

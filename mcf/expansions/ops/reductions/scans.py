@@ -11,8 +11,8 @@ from torch import Tensor
 from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.recorded import recorded, unseen
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.row_launches import arranged
-from mcf.expansions.ops.arithmetic.composed import composed
+from mcf.expansions.launch.fused_formulas import composed
+from mcf.expansions.launch.row_functions import arranged
 from mcf.expansions.ops.order.order import canonical
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import registry

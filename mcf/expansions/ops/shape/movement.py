@@ -1,4 +1,4 @@
-"""Implement exact operators that move elements: joining, indexing and masking.
+"""Implement exact operators that move elements, joining, indexing and masking, and sequences.
 
 Mixed operands are promoted.
 """
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from mcf.expansions.conversion import converted, plain
+from mcf.expansions.creation import linspace
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.cached_launches import selected
+from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.arithmetic.componentwise import register
-from mcf.expansions.ops.reductions.accumulate import index_put
+from mcf.expansions.ops.shape.scattering import index_put
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, wrap
 from mcf.kernels.operators import WHERE
@@ -250,3 +251,37 @@ def embedding(
 ) -> Tensor:
     """Return rows of the weight."""
     return wrap([aten.embedding.default(c, indices, padding_idx) for c in weight.components])
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.dim():
+        raise RuntimeError(f"linspace: start and end must have no dimensions, got {value.dim()}")
+    if torch.is_grad_enabled() and value.requires_grad:
+        raise RuntimeError("linspace: start and end have no derivatives; detach them")
+    value = value.detach()
+    return value.to_fractions() if isinstance(value, MCFTensor) else value.item()
+
+
+@implements(torch.linspace)
+def _linspace(
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **kwargs: Any
+) -> Any:
+    """Return `mcf.linspace` between the exact values, in the format of the first expansion."""
+    like = start if isinstance(start, MCFTensor) else end
+    return linspace(
+        _number(start),
+        _number(end),
+        steps,
+        terms=like.terms,
+        dtype=dtype or like.dtype,
+        device=device or like.device,
+        requires_grad=kwargs.get("requires_grad", False),
+    )
+
+
+@implements(torch.logspace)
+def _logspace(start: Any, end: Any, steps: int, base: float = 10.0, **kwargs: Any) -> Any:
+    """Return the base to the power of the numbers of `linspace`."""
+    return torch.pow(base, _linspace(start, end, steps, **kwargs))

@@ -1,15 +1,16 @@
-"""Cache plans of operations by the signature of their operands.
+"""Compute operations on expansions by cached launches: as new tensors or into existing ones.
 
-The kernel of an operation, the order of its operands and the layout of its results depend only on
-formats, terms, shapes and device: the signature. The first call with a signature checks its
-operands and creates a plan, which holds the prepared launch for later calls.
+The first call with a signature checks its operands and creates a plan, which holds the prepared
+launch for later calls. `out=` and in-place forms write through the same launch. Torch refuses a
+target that overlaps an operand in part: such a target is left to the operators, which raise torch's
+error.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,9 +20,11 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.elementary.fused import Formula
+from mcf.elementary.operator import CHUNK, apply
+from mcf.expansions.components import write
 from mcf.expansions.dispatch.recorded import functorch, modes
-from mcf.expansions.dispatch.recorded import watched as watched
-from mcf.expansions.launch.launches import SMALL, Plan
+from mcf.expansions.launch.calls import SMALL, looked_up
+from mcf.expansions.launch.elementwise import Plan, fits
 from mcf.expansions.promotion import (
     as_components,
     check_broadcast,
@@ -40,12 +43,6 @@ from mcf.kernels.register_choice import get_registers
 # Returns the components of a Python number for a tensor, or None if the tensor's dtype cannot hold
 # it. Arguments: the number, the sign of a zero, dtype, terms and device of the tensor.
 Number = Callable[[float, float, torch.dtype, int, torch.device], Components | None]
-
-# Number of cached plans, above which the cache is cleared.
-_MOST = 4096
-_plans: dict[tuple[Any, ...], Plan | None] = {}
-# Returns the cached plan of a signature, composed as in `_launched`.
-known = _plans.get
 
 
 def planned(operation: Operation, *values: Any) -> MCFTensor:
@@ -70,7 +67,7 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
 
     Operands are expansions, plain tensors and numbers. None is rounded to the other's format.
     """
-    found = _launched(operation, (x, y), _exact)
+    found = launched(operation, (x, y))
     if found is None:
         groups = unrounded(x, y)
         check_broadcast(groups)
@@ -83,7 +80,7 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
 
 def selected(operation: Operation | Formula, *values: Any) -> MCFTensor | None:
     """Compute an operation by its cached launch; return None if there is none."""
-    found = _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
+    found = launched(operation, values)
     if found is None:
         return None
     plan, groups = found
@@ -95,17 +92,17 @@ _tracing = torch._C._get_tracing_state
 _NUMBERS = frozenset({int, float})
 
 
-def _launched(
-    operation: Operation | Formula, values: Sequence[Any], number: Number, above: bool = False
+def launched(
+    operation: Operation | Formula, values: Sequence[Any], above: bool = False
 ) -> tuple[Plan, list[Components]] | None:
     """Return the plan for the operands and their components; None where only the operator works.
 
-    If the plan broadcasts, the components keep their own shapes.
+    If the plan broadcasts, the components keep their own shapes. If the operation rounds, numbers
+    are rounded to the tensors' format; otherwise the format must hold them.
 
     Args:
         operation: the operation.
         values: the operands.
-        number: converts Python numbers to components.
         above: whether the call is above autograd, which must see subclasses and operands that
             require grad.
     """
@@ -144,7 +141,7 @@ def _launched(
     if numbers:
         if not most:
             return None
-        dtype, device = longest.dtype, longest.device
+        dtype, device, number = longest.dtype, longest.device, number_of(operation)
         for k, value in enumerate(values):
             if not groups[k]:
                 sign = 0.0 if value else math.copysign(1.0, value)
@@ -153,48 +150,8 @@ def _launched(
                     return None
                 groups[k] = found
                 kind.append(len(found))
-    key = tuple(kind)
-    try:
-        plan = _plans[key]
-    except KeyError:
-        plan = _kept(key, operation, groups)
+    plan = looked_up(tuple(kind), Plan.of, operation, groups)
     return None if plan is None else (plan, groups)
-
-
-def _kept(
-    key: tuple[Any, ...], operation: Operation | Formula, groups: Sequence[Components]
-) -> Plan | None:
-    """Create and cache the plan of a signature."""
-    if len(_plans) >= _MOST:
-        _plans.clear()
-    if isinstance(operation, Formula):
-        plan = Plan.of_formula(operation, groups)
-    else:
-        plan = Plan.of(operation, groups)
-    _plans[key] = plan
-    return plan
-
-
-def found_for(
-    operation: Operation | Formula, values: Sequence[Any]
-) -> tuple[Plan, list[Components]] | None:
-    """Return the plan for the operands and their components in the result's shape, or None.
-
-    Numbers are rounded to the tensors' format if the operation rounds. Otherwise the result is None
-    for numbers that the format cannot hold.
-    """
-    found = _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
-    if found is None or not found[0].broadcasts:
-        return found
-    plan, groups = found
-    return plan, plan.spread(groups)
-
-
-def found_above(
-    operation: Operation | Formula, values: Sequence[Any], above: bool = True
-) -> tuple[Plan, list[Components]] | None:
-    """Return plan and components in their own shapes; None where autograd may have to record."""
-    return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number), above)
 
 
 def addressed(x: Tensor) -> bool:
@@ -260,3 +217,122 @@ def unrounded(*values: Any) -> list[Components]:
         narrower = isinstance(v, MCFTensor) and v.dtype is not dtype
         out.append(convert(c, dtype, len(c)) if narrower else c)
     return out
+
+
+def into(
+    operation: Operation | Formula, values: Sequence[Any], target: Tensor, above: bool = False
+) -> bool:
+    """Write an operation's result into a tensor of its format, shape and memory layout.
+
+    The target may be an operand, or overlap one in a way that torch does not detect.
+
+    Args:
+        operation: the operation.
+        values: the operands.
+        target: an expansion tensor, or a plain one.
+        above: whether the call is above autograd, which may have to record operands.
+
+    Returns:
+        Whether the result was written. Nothing is written where the target has another format,
+        shape or layout, where a mode observes, or where torch would refuse.
+    """
+    found = launched(operation, values, above)
+    if found is None:
+        return False
+    plan, groups = found
+    if isinstance(target, MCFTensor):
+        own = target.__dict__
+        parts = COMPONENTS[own["_terms"]](own)
+    elif target.layout is torch.strided:
+        parts = (target,)
+    else:
+        return False
+    if not fits(plan, parts) or shares_part(target, values):
+        return False
+    left = plan.into(groups, parts)
+    if left:
+        _complete(operation.name, plan.spread(groups), parts, left)
+    return left is not None
+
+
+def shares_part(target: Any, values: Iterable[Any]) -> bool:
+    """Return whether a tensor overlaps one of the values in part, by torch's criterion.
+
+    Torch does not check tensors with gaps, and sees the first component of an expansion.
+    """
+    first = target.__dict__["_c0"] if isinstance(target, MCFTensor) else target
+    if type(first) is not Tensor:
+        return False
+    start = end = 0
+    for x in values:
+        if x is target or not isinstance(x, Tensor):
+            continue
+        other = x.__dict__["_c0"] if isinstance(x, MCFTensor) else x
+        if type(other) is not Tensor or other.layout is not torch.strided:
+            continue
+        if not end:
+            start = _address(first)
+            end = start + first.nbytes
+        place = _address(other)
+        if start < place + other.nbytes and place < end and _in_part(first, other):
+            return True
+    return False
+
+
+def _in_part(a: Tensor, b: Tensor) -> bool:
+    """Return whether overlapping tensors overlap in part, as torch's `get_overlap_status`."""
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+        return False
+    if not (_is_dense(a) and _is_dense(b)):
+        return False
+    same = _address(a) == _address(b) and a.nbytes == b.nbytes
+    return not (same and a.stride() == b.stride())
+
+
+def _is_dense(t: Tensor) -> bool:
+    """Return whether a tensor is dense in memory, in some order of its dimensions."""
+    expected = 1
+    for step, n in sorted(zip(t.stride(), t.shape, strict=True)):
+        if n != 1:
+            if step != expected:
+                return False
+            expected *= n
+    return True
+
+
+_address = Tensor.data_ptr
+
+
+def _complete(
+    name: str, groups: Sequence[Components], parts: Components, left: Sequence[range]
+) -> None:
+    """Write the ranges that a function's kernel has left out, by the function's operator."""
+    flat = [[c.view(-1) for c in group] for group in groups]
+    targets = [c.view(-1) for c in parts]
+    for some in _together(left, CHUNK):
+        given = [tuple([_gathered(c, some) for c in group]) for group in flat]
+        out = apply(name, *given)
+        lengths = [*map(len, some)]
+        write(
+            [t[r.start : r.stop] for t in targets for r in some],
+            [piece for c in out for piece in torch.split_with_sizes(c, lengths)],
+        )
+
+
+def _together(left: Sequence[range], most: int) -> list[list[range]]:
+    """Split and group ranges into lists of at most `most` elements."""
+    found: list[list[range]] = []
+    capacity = 0
+    for r in left:
+        for start in range(r.start, r.stop, most):
+            piece = range(start, min(start + most, r.stop))
+            if len(piece) > capacity:
+                found.append([])
+                capacity = most
+            found[-1].append(piece)
+            capacity -= len(piece)
+    return found
+
+
+def _gathered(c: Tensor, some: Sequence[range]) -> Tensor:
+    return torch.cat([c[r.start : r.stop] for r in some])
