@@ -201,9 +201,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise UnrecordableError(name)
         given = [self.operand(t, self._kind) for group in groups for t in group]
         # Triton's interpreter treats a comparison of literals as a number.
-        first = next((x for x in given if x.isidentifier()), None)
-        if first is not None:
-            given = [x if x.isidentifier() else self._call(longs.beside, first, x) for x in given]
+        shape = next((x for x in given if x.isidentifier()), "")
+        beside = self.recording.name_of(longs.beside)
+        given = [f"{beside}({shape}, {x})" if shape and not x.isidentifier() else x for x in given]
         zero, one = (self.recording.literal(x, p.const) for x in (0.0, 1.0))
         operands = operands_of(spec, given, zero, one)
         names = self.recording.calls(spec.function, len(spec.results), *operands)
