@@ -24,8 +24,8 @@ Operand = str | tuple[Any, ...]
 
 # Python's operators by the names of their methods.
 OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "and": "&", "or": "|", "xor": "^",
-    "rshift": ">>", "lshift": "<<",
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//",
+    "and": "&", "or": "|", "xor": "^", "rshift": ">>", "lshift": "<<",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
 }  # fmt: skip
 _INFIX = frozenset(OPERATORS.values())

@@ -309,7 +309,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tables[name] = None
         at = self._call(longs.larger, self.operand(place, torch.int64), self._whole(0))
         at = self._call(longs.smaller, at, self._whole(len(table) - 1))
-        at = self.recording.record("+", at, self._whole(table.storage_offset()))
+        at = self.recording.record("+", at, self._whole(int(table.storage_offset())))
         return self._call(p.gather, name, at)
 
 

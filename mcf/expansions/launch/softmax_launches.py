@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.format import computing_in
+from mcf.elementary.fused import Step as Formula
+from mcf.elementary.fused import step_kernel_on
 from mcf.elementary.softmax import ENTERED, LESS, LOG_TOTAL, QUOTIENT, SHIFTED, SUM
-from mcf.elementary.steps import Step as Formula
-from mcf.elementary.steps import kernel_on
 from mcf.elementary.working import working_terms
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.launch.launches import SMALL
@@ -195,7 +195,7 @@ class SoftmaxPlan:
     ) -> _Kernel:
         """Return the kernel of a step on tensors of one size."""
         with computing_in(FP64):
-            spec, tables = kernel_on(step, fmt, count, given, self._device)
+            spec, tables = step_kernel_on(step, fmt, count, given, self._device)
         launch = registry.prepare(spec, [[on] * len(spec.fields)])
         assert launch is not None
         self._tables += tables
