@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms import primitives
 from mcf.kernels.algorithms.families import written
@@ -76,7 +76,7 @@ class Statement:
     @functools.cached_property
     def reads(self) -> tuple[str, ...]:
         """The variables that it needs, tables included."""
-        return tuple(x for x in _flat(self.operands) if x.isidentifier())
+        return tuple(x for x in _leaves(self.operands) if x.isidentifier())
 
     @property
     def condition(self) -> str:
@@ -101,10 +101,11 @@ class Statement:
         return f"{', '.join(self.results)}{',' * self.unpack} = {text}"
 
 
-def _flat(operands: Iterable[Operand]) -> Iterator[str]:
+def _leaves(operands: Iterable[Any]) -> Iterator[Any]:
+    """Yield the members of nested tuples."""
     for x in operands:
         if isinstance(x, tuple):
-            yield from _flat(x)
+            yield from _leaves(x)
         else:
             yield x
 
@@ -183,6 +184,10 @@ class Recording:
         """Record one of Python's operators on `Value`s and numbers."""
         return self.value(OPERATORS[name], x, y)
 
+    def apply(self, name: str, *operands: Any) -> Value:
+        """Record a primitive of `Value`s and numbers."""
+        return self.value(self.name_of(getattr(primitives, name)), *operands)
+
     def value(self, operation: str, *operands: Any) -> Value:
         """Record an operation on `Value`s and numbers."""
         return Value(self, self.record(operation, *map(text_of, operands)))
@@ -198,9 +203,89 @@ class Value(Symbolic):
         self.text = text
 
 
-def text_of(x: Any) -> str:
-    """Return a `Value` or a number as an operand."""
-    return x.text if isinstance(x, Value) else repr(x)
+class Complex(NamedTuple):
+    """A complex number of registers, which a recording passes and returns as one flat tuple."""
+
+    real: tuple[Any, ...]
+    imag: tuple[Any, ...]
+
+
+def text_of(x: Any) -> Any:
+    """Return a `Value`, a number or a tuple of them as an operand."""
+    if isinstance(x, Complex):
+        return text_of((*x.real, *x.imag))
+    if isinstance(x, tuple):
+        return tuple(map(text_of, x))
+    return repr(x) if isinstance(x, (int, float)) else x.text
+
+
+def recorded(
+    name: str, form: Callable[..., Any], arguments: Mapping[str, int], doc: str, filename: str = ""
+) -> FunctionType:
+    """Return a Python function of registers as an algorithm.
+
+    It runs once on names, so that it may use loops, lists and closures. Algorithms that it calls
+    are inlined, except those of `kept`.
+
+    Args:
+        name: the name of the algorithm.
+        form: the function.
+        arguments: its parameters: the number of registers of a tuple, 0 for one register.
+        doc: the docstring of the algorithm.
+        filename: as in `written`.
+    """
+    recording = Recording()
+    members = {a: tuple(f"{a}_{k}" for k in range(n)) for a, n in arguments.items()}
+    given = (
+        tuple(Value(recording, m) for m in names) if names else Value(recording, a)
+        for a, names in members.items()
+    )
+    results = text_of(form(*given))
+    return printed(
+        name, members.items(), recording.statements, results, recording.functions, doc, filename
+    )
+
+
+def kept(function: Any, count: int) -> Callable[..., tuple[Value, ...]]:
+    """Return an algorithm that `recorded` does not inline; its result is a tuple of registers."""
+
+    def call(*given: Any) -> tuple[Value, ...]:
+        owner = next(x.owner for x in _leaves(given) if isinstance(x, Value))
+        return tuple(Value(owner, v) for v in owner.calls(function, count, *map(text_of, given)))
+
+    return call
+
+
+def family(
+    name: str, form: Callable[..., Any], arguments: str, doc: str, **calls: Any
+) -> dict[int, FunctionType]:
+    """Return the algorithms of a form for the numbers of components that all `calls` have.
+
+    Args:
+        name: the prefix of the algorithms' names; the number of components follows.
+        form: as in `recorded`.
+        arguments: its parameters: `x` for a register, `x*` for an expansion, a tuple of registers,
+            `x**` for a `Complex` of two expansions.
+        doc: the docstring of the algorithms.
+        calls: algorithms by number of components, which `form` takes by name and which are not
+            inlined. Their results are an expansion, or a complex number if they begin with
+            `complex_`.
+    """
+    stars = {a.strip("*"): a.count("*") for a in arguments.split()}
+
+    def make(n: int) -> FunctionType:
+        named = {k: kept(f[n], n << k.startswith("complex_")) for k, f in calls.items()}
+
+        def formed(*given: Any) -> Any:
+            numbers = (
+                Complex(x[:n], x[n:]) if count == 2 else x
+                for x, count in zip(given, stars.values(), strict=True)
+            )
+            return form(*numbers, **named)
+
+        return recorded(f"{name}{n}", formed, {a: n * k for a, k in stars.items()}, doc)
+
+    return {n: make(n) for n in sorted({1, 2, 3, 4}.intersection(*calls.values()))}
 
 
 def printed(
@@ -229,7 +314,8 @@ def printed(
     lines = [f"{_text(members)} = {a}" for a, members in given if members]
     lines += [s.source(patterns or {}) for s in statements]
     lines.append(f"return {_text(results)}")
-    return written(name, ", ".join(a for a, _ in given), lines, doc, filename, **functions)
+    names = {**{n: getattr(primitives, n) for n in PRIMITIVE_NAMES}, **functions}
+    return written(name, ", ".join(a for a, _ in given), lines, doc, filename, **names)
 
 
 def needed(

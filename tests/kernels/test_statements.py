@@ -1,13 +1,31 @@
-"""The order of a recording's statements: each after those it reads, few numbers alive at once."""
+"""Recorded statements: their order, and the algorithms that functions on names become.
+
+*Exact.* Mutants: statements in reverse, a literal of infinity in Python's spelling, an algorithm
+that is inlined where it should be called.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
-from mcf.kernels.statements import Statement, depth_first, in_order
+from mcf.kernels import FP64, exact
+from mcf.kernels.algorithms import two_sum
+from mcf.kernels.algorithms.primitives import ONE, ZERO, const, rn, where
+from mcf.kernels.statements import (
+    Complex,
+    Statement,
+    depth_first,
+    family,
+    in_order,
+    kept,
+    recorded,
+)
 
 # Rows of numbers, each computed from its neighbours above it, recorded level by level.
 WIDTH, LEVELS = 6, 4
@@ -79,3 +97,45 @@ def test_statements_that_no_result_needs_are_left_out() -> None:
         # A result may be an operand itself, or there twice.
         assert order(recorded, ["v0_0"]) == []
         assert len(order(recorded, [results[0], results[0]])) == LEVELS
+
+
+def totals(x: Any, limit: Any) -> Any:
+    """Return the running sums of x, 1 above a limit, and whether the last one is finite."""
+    total, found = ZERO, []
+    for each in x:
+        total = rn(each + total)
+        found.append(where(total > limit, ONE, total))
+    return (*found, where(total < const(math.inf), ONE, const(-0.5)))
+
+
+def test_a_function_on_names_is_an_algorithm() -> None:
+    function = recorded("totals", totals, {"x": 3, "limit": 0}, "Running sums.")
+    assert function.__code__.co_varnames[:2] == ("x", "limit")
+    bound = exact.bind(function, FP64)
+    x = tuple(map(Fraction, (1, 2, -5)))
+    assert bound(x, Fraction(2)) == (1, 1, -2, 1)
+    assert bound((*x[:2], math.inf), Fraction(2)) == (1, 1, 1, Fraction(-1, 2))
+
+
+def test_a_function_on_names_cannot_test_them() -> None:
+    with pytest.raises(TypeError, match="use `where`"):
+        recorded("tests", lambda x: ONE if x > ZERO else ZERO, {"x": 0}, "")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_algorithms_are_inlined_or_called(keep: bool) -> None:
+    add = kept(two_sum, 2) if keep else two_sum
+    function = recorded("errors", lambda x: add(*add(x[0], x[1])), {"x": 2}, "")
+    assert ("two_sum" in function.__code__.co_names) is keep
+    x = Fraction(1), Fraction(2) ** -60
+    assert exact.bind(function, FP64)(x) == x
+
+
+def test_complex_numbers_are_flat_tuples() -> None:
+    def form(x: Any, y: Any) -> Complex:
+        return Complex(x.real, (*x.imag, *y))
+
+    made = family("joined", form, "x** y*", "The parts of x, and y.")
+    assert sorted(made) == [1, 2, 3, 4]
+    assert exact.bind(made[2], FP64)((1, 2, 3, 4), (5, 6)) == (1, 2, 3, 4, 5, 6)
+    assert made[3].__name__ == "joined3"
