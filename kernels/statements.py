@@ -1,9 +1,9 @@
 """Record formulas as statements and print them as algorithms: the one intermediate form.
 
-A statement applies an operation to operands and names its results. Its front ends are names on
-which Python's operators record (`Value`), PyTorch's dispatcher (`mcf.elementary.formula_recording`)
-and graphs of `torch.compile` (`mcf.fusion`). Recorded statements are printed as a Python function
-over the primitives, an algorithm, which executors bind like any other.
+A statement applies an operation to operands and names its results. Recorded statements are printed
+as a Python function over the primitives, an algorithm, which executors bind like any other. There
+are three front ends: Python functions that run on names (`recorded`), PyTorch's dispatcher
+(`mcf.elementary.formula_recording`), and graphs of `torch.compile` (`mcf.fusion`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Statement:
         """The variables that it needs, tables included."""
         return tuple(x for x in _leaves(self.operands) if x.isidentifier())
 
-    @property
+    @functools.cached_property
     def condition(self) -> str:
         """The condition of a selection that takes a variable where it holds, else ""."""
         selects = self.operation in ("where", "&") and self.operands[1] in self.reads
@@ -397,8 +397,8 @@ def branched(
     now = in_order(statements, results)
     end, count = len(now), 0
     while run := _last_run(now[:end], conditions):
-        apart = set(needed(now, results, run))
-        step = [k for k in range(run[-1]) if k not in apart]
+        others = set(needed(now, results, run))
+        step = [k for k in range(run[-1]) if k not in others]
         end = run[0]
         inside = [now[k] for k in step]
         if sum(_operations(s, functions) for s in inside) < _FEWEST:
@@ -412,7 +412,7 @@ def branched(
             name, (NEEDED, *taken), lines, chosen, own, "A step of a formula.", f"<mcf {name}>"
         )
         call = Statement(chosen, name, (now[run[0]].condition, *taken), unpack=True)
-        before = [now[k] for k in range(run[-1]) if k not in {*step, *run}]
+        before = [now[k] for k in range(run[-1]) if k in others and k not in run]
         now = [*before, call, *(now[k] for k in run), *now[run[-1] + 1 :]]
         end = len(before)
     return now, functions
