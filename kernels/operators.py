@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -268,22 +268,33 @@ def kernel(
 
 def composite_kernel(
     name: str,
-    function: Callable[[str], Algorithm],
+    function: Algorithm,
     fmt: Format,
-    arguments: Sequence[tuple[str, int, int]],
+    arguments: Mapping[str, int],
     terms: int,
     uniform: frozenset[str],
-    result: Format | None,
-    truths: tuple[str, ...],
+    truth: bool,
 ) -> Elementwise:
-    """Return the kernel of an algorithm composed from several operations; see `_kernel`.
+    """Return the kernel of an algorithm composed from several operations.
 
-    `function` returns the algorithm, given the kernel's name.
+    Args:
+        name: a prefix of the kernel's name.
+        function: the algorithm.
+        fmt: the format of components and arithmetic.
+        arguments: the number of components of each parameter, 0 for masks.
+        terms: the number of components of the result.
+        uniform: names of parameters with one value for all elements.
+        truth: whether the result is a mask.
     """
-    kinds = "".join(str(given) for _, given, _ in arguments)
-    name = f"{name}_{kinds}_{fmt.name}"
     return _kernel(
-        name, function(name), fmt, arguments, terms, (), uniform, result=result, truths=truths
+        f"{name}_{''.join(str(n or 1) for n in arguments.values())}_{fmt.name}",
+        function,
+        fmt,
+        [(a, n or 1, n) for a, n in arguments.items()],
+        terms,
+        uniform=uniform,
+        result=INT8 if truth else None,
+        truths=tuple(a for a, n in arguments.items() if not n),
     )
 
 

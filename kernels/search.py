@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.order import DOES_NOT_FOLLOW, PRECEDES
 from mcf.kernels.algorithms.primitives import ONE, gather, long, rn, where, whole
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP64
 from mcf.kernels.row_tasks import RowTask
+from mcf.kernels.statements import recorded
 
 # Steps of one kernel; kernels of one step do the remaining steps.
 STEPS = 4
@@ -37,28 +38,19 @@ def kernel(terms: int, right: bool, steps: int) -> Elementwise:
     rows.
     """
     wanted, there = ([f"{c}{k}" for k in range(terms)] for c in "ws")
-    body = ["origin = long(low) - long(low)"]
-    for k in range(steps):
-        body += [
-            f"half = gather(halves, origin + whole({k}))",
-            "at = long(rn(rn(low + half) - ONE))",
-            f"there = ({', '.join(f'gather({s}, at)' for s in there)},)",
-            "low = where(goes_on(there, w), rn(low + half), low)",
-        ]
+    goes_on = (DOES_NOT_FOLLOW if right else PRECEDES)[terms]
+
+    def form(low: Any, w: Any, halves: Any, *rows: Any) -> Any:
+        origin = long(low) - long(low)
+        for k in range(steps):
+            half = gather(halves, origin + whole(k))
+            at = long(rn(rn(low + half) - ONE))
+            low = where(goes_on(tuple(gather(row, at) for row in rows), w), rn(low + half), low)
+        return (low,)
+
     name = f"search_{'right' if right else 'left'}_{terms}_{steps}"
-    function = written(
-        name,
-        ", ".join(["low", "w", "halves", *there]),
-        [*body, "return (low,)"],
-        "Some steps of a binary search.",
-        gather=gather,
-        long=long,
-        whole=whole,
-        where=where,
-        rn=rn,
-        ONE=ONE,
-        goes_on=(DOES_NOT_FOLLOW if right else PRECEDES)[terms],
-    )
+    arguments = {"low": 0, "w": terms, "halves": 0, **dict.fromkeys(there, 0)}
+    function = recorded(name, form, arguments, "Some steps of a binary search.")
     return Elementwise(
         name=name,
         function=function,

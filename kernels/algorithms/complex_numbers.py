@@ -1,7 +1,7 @@
 """Arithmetic of complex numbers whose parts are expansions.
 
 Sums and the product are written once, for any type with `+`, `-` and `*`: for tensors, and here for
-names of a kernel's values, whose operators emit calls of the real algorithms. So a kernel has the
+names of a kernel's values, whose operators record calls of the real algorithms. So a kernel has the
 same bits as the operations on parts. `complex_quotients` has the quotient, which needs scaling and
 so is written for registers only.
 """
@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms import ieee
-from mcf.kernels.algorithms.families import written
+from mcf.kernels.statements import Recording, Symbolic, printed
 
 Formula = Callable[..., tuple[Any, Any]]
 
@@ -45,55 +45,52 @@ def over_real(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
     return a / c, b / c
 
 
-class _Name:
-    """A value of the generated kernel and its number of components."""
+class _Number(Symbolic):
+    """A real number of the generated kernel: its components."""
 
-    def __init__(self, name: str, terms: int, text: _Text) -> None:
-        self.name, self.terms, self._text = name, terms, text
+    __slots__ = ("components",)
 
-    def __add__(self, other: _Name) -> _Name:
-        return self._text.call("add", ieee.ADD, ieee.ADD_FLOAT, self, other)
-
-    def __sub__(self, other: _Name) -> _Name:
-        return self._text.call("sub", ieee.SUB, ieee.SUB_FLOAT, self, other)
-
-    def __mul__(self, other: _Name) -> _Name:
-        return self._text.call("mul", ieee.MUL, ieee.MUL_FLOAT, self, other)
-
-    def __truediv__(self, other: _Name) -> _Name:
-        return self._text.call("div", ieee.DIV, ieee.DIV_FLOAT, self, other)
+    def __init__(self, owner: _Writer, components: tuple[str, ...]) -> None:
+        super().__init__(owner)
+        self.components = components
 
 
-class _Text:
-    """The statements of one generated kernel."""
+# The algorithms of an operator: by number of components, and those for a float as second operand.
+_REAL = {
+    "add": (ieee.ADD, ieee.ADD_FLOAT),
+    "sub": (ieee.SUB, ieee.SUB_FLOAT),
+    "mul": (ieee.MUL, ieee.MUL_FLOAT),
+    "truediv": (ieee.DIV, ieee.DIV_FLOAT),
+}
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.called: dict[str, Any] = {}
 
-    def call(self, name: str, whole: Any, by_float: Any, x: _Name, y: _Name) -> _Name:
-        """Emit an operation; use the special algorithm if the second value has one component."""
-        terms = max(x.terms, y.terms)
-        short = y.terms < terms and terms in by_float
-        function = by_float[terms] if short else whole[terms]
-        called = f"{name}_{terms}{'_float' * short}"
-        self.called[called] = function
-        made = _Name(f"v{len(self.lines)}", terms, self)
-        self.lines.append(f"{made.name} = {called}({x.name}, {y.name})")
-        return made
+class _Writer(Recording):
+    """Records operators on real numbers as calls of their algorithms."""
+
+    def operate(self, name: str, x: _Number, y: _Number) -> _Number:
+        """Record an operator, by the special algorithm if the second number is a float."""
+        whole, by_float = _REAL[name]
+        given = x.components, y.components
+        terms = max(map(len, given))
+        short = len(y.components) < terms and terms in by_float
+        return _Number(self, self.calls((by_float if short else whole)[terms], terms, *given))
 
 
 def _algorithm(form: Formula, terms: tuple[int, ...]) -> FunctionType:
     """Return a formula as an algorithm for arguments with these numbers of components."""
-    text, names = _Text(), parameters(form)
-    results = form(*(_Name(n, t, text) for n, t in zip(names, terms, strict=True)))
-    flat = [f"{r.name}[{k}]" for r in results for k in range(r.terms)]
-    return written(
+    writer = _Writer()
+    given = {
+        name: tuple(f"{name}{k}" for k in range(count))
+        for name, count in zip(parameters(form), terms, strict=True)
+    }
+    results = form(*(_Number(writer, components) for components in given.values()))
+    return printed(
         f"complex_{form.__name__}_{''.join(map(str, terms))}",
-        ", ".join(names),
-        [*text.lines, f"return {', '.join(flat)}"],
+        given.items(),
+        writer.statements,
+        tuple(c for r in results for c in r.components),
+        writer.functions,
         form.__doc__ or "",
-        **text.called,
     )
 
 

@@ -8,10 +8,12 @@ squares, and each part is divided once.
 from __future__ import annotations
 
 from types import FunctionType
+from typing import Any
 
 from mcf.kernels.algorithms import binary_scaling, ieee
-from mcf.kernels.algorithms.families import filled, written
+from mcf.kernels.algorithms.families import filled
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
+from mcf.kernels.statements import kept, recorded
 
 
 def larger_size(x0, y0):
@@ -32,16 +34,6 @@ def exceptions(a0, b0, c0, d0):
     return (c0 == ZERO) & (d0 == ZERO), infinite & finite
 
 
-_SCALED = """
-down = exponent(larger_size(c[0], d[0]))
-p, q = multiplied(a, neg(up)), multiplied(b, neg(up))
-r, s = multiplied(c, neg(down)), multiplied(d, neg(down))
-size = add(squared(r), squared(s))
-x = multiplied(over(add(mul(p, r), mul(q, s)), size), up - down)
-y = multiplied(over(sub(mul(q, r), mul(p, s)), size), up - down)
-""".strip().splitlines()
-
-
 def _quotient(terms: int, width: int) -> FunctionType:
     """Return the algorithm for parts of `terms` components in float64 or float32 registers."""
     normal, power, exponent = (
@@ -56,35 +48,31 @@ def _quotient(terms: int, width: int) -> FunctionType:
         "x 2^k.",
         factors=factors,
     )
-    results = ["by_zero, vanishes = exceptions(a[0], b[0], c[0], d[0])"]
-    for part, over in (("x", "a"), ("y", "b")):
-        plain = f"rn(div({over}[0], c[0]))"
-        results.append(f"{part}0 = where(by_zero, {plain}, where(vanishes, ZERO, {part}[0]))")
-        for k in range(1, terms):
-            results.append(f"{part}{k} = where(by_zero | vanishes, ZERO, {part}[{k}])")
-    return written(
-        f"complex_over_{terms}_{width}",
-        "a, b, c, d",
-        [
-            "up = exponent(larger_size(a[0], b[0]))",
-            *_SCALED,
-            *results,
-            f"return {', '.join(f'{part}{k}' for part in 'xy' for k in range(terms))}",
-        ],
-        "(a + ib) / (c + id).",
-        exponent=exponent,
-        multiplied=multiplied,
-        larger_size=larger_size,
-        exceptions=exceptions,
-        neg=neg,
-        where=where,
-        rn=rn,
-        ZERO=ZERO,
-        squared=ieee.SQUARE[terms],
-        div=div,
-        over=ieee.DIV[terms],
-        **{name: vars(ieee)[name.upper()][terms] for name in ("add", "sub", "mul")},
+    multiplied, squared, over, add, sub, mul = (
+        kept(function, terms)
+        for function in (
+            multiplied,
+            *(vars(ieee)[name][terms] for name in ("SQUARE", "DIV", "ADD", "SUB", "MUL")),
+        )
     )
+
+    def form(a: Any, b: Any, c: Any, d: Any) -> Any:
+        up, down = (exponent(larger_size(x[0], y[0])) for x, y in ((a, b), (c, d)))
+        p, q = multiplied(a, neg(up)), multiplied(b, neg(up))
+        r, s = multiplied(c, neg(down)), multiplied(d, neg(down))
+        size = add(squared(r), squared(s))
+        x = multiplied(over(add(mul(p, r), mul(q, s)), size), up - down)
+        y = multiplied(over(sub(mul(q, r), mul(p, s)), size), up - down)
+        by_zero, vanishes = exceptions(a[0], b[0], c[0], d[0])
+        found = []
+        for part, dividend in ((x, a), (y, b)):
+            plain = rn(div(dividend[0], c[0]))
+            found.append(where(by_zero, plain, where(vanishes, ZERO, part[0])))
+            found += [where(by_zero | vanishes, ZERO, low) for low in part[1:]]
+        return tuple(found)
+
+    name, doc = f"complex_over_{terms}_{width}", "(a + ib) / (c + id)."
+    return recorded(name, form, dict.fromkeys("abcd", terms), doc)
 
 
 DIV = tuple(_quotient(n, 64) for n in range(1, 5))

@@ -6,38 +6,44 @@ imaginary part. Each product adds two terms to either, in the order of a real fo
 parts.
 """
 
-from __future__ import annotations
-
-from types import FunctionType
-from typing import Any
-
-from mcf.kernels.algorithms.complex_elimination import Family, family, half, whole
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.ieee import DIV, MINUS, SQRT, SUB
-from mcf.kernels.algorithms.primitives import neg
+from mcf.kernels.algorithms.primitives import ZERO, neg
 from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, SCALED, ZERO_LIKE
+from mcf.kernels.statements import Complex, family, kept, recorded
 
 
-def _reflector(n: int) -> list[str]:
+def reflector(first, squares, flat, root, minus, difference, over, chosen, one, zero):
     """d = x[0] - beta and tau = -d / beta with beta = -sign(Re x[0]) |x|; 1 and 0 if `flat`."""
-    return [
-        f"x, y = {half('first', n, 0)}, {half('first', n, 1)}",
-        f"norm = root({half('squares', n, 0)})",
-        "beta = chosen(first[0] > ZERO, minus(norm), norm)",
-        "t = difference(x, beta)",
-        f"flat = flat & (first[{n}] == ZERO)",
-        "below = chosen(flat, one(beta), beta)",
-        "p, q = minus(over(t, below)), minus(over(y, below))",
-        "t, y = chosen(flat, one(t), t), chosen(flat, zero(y), y)",
-        "p, q = chosen(flat, zero(p), p), chosen(flat, zero(q), q)",
-        f"return ({whole('t', 'y', n)}), ({whole('p', 'q', n)})",
-    ]
+    x, y = first
+    norm = root(squares.real)
+    beta = chosen(x[0] > ZERO, minus(norm), norm)
+    t = difference(x, beta)
+    flat = flat & (y[0] == ZERO)
+    below = chosen(flat, one(beta), beta)
+    p, q = minus(over(t, below)), minus(over(y, below))
+    t, y = chosen(flat, one(t), t), chosen(flat, zero(y), y)
+    return Complex(t, y), Complex(chosen(flat, zero(p), p), chosen(flat, zero(q), q))
+
+
+def scaled_parts(x, more, main, scaled):
+    """Return x more main, each part as a real number."""
+    return Complex(scaled(x.real, more, main), scaled(x.imag, more, main))
+
+
+def conjugate(x):
+    """Return the complex conjugate."""
+    return Complex(x.real, tuple(map(neg, x.imag)))
+
+
+def turned(x, way):
+    """Return x, or its conjugate where `way` is -1 and not 1."""
+    return Complex(x.real, tuple(a * way for a in x.imag))
 
 
 REFLECTOR = family(
     "complex_reflector",
-    "first, squares, flat",
-    _reflector,
+    reflector,
+    "first** squares** flat",
     "What x is divided by below its first number, and tau.",
     root=SQRT,
     minus=MINUS,
@@ -47,62 +53,56 @@ REFLECTOR = family(
     one=ONE_LIKE,
     zero=ZERO_LIKE,
 )
-SCALED_PARTS: Family = family(
+SCALED_PARTS = family(
     "complex_scaled",
-    "x, more, main",
-    lambda n: [
-        *(f"{'pq'[k]} = scaled({half('x', n, k)}, more, main)" for k in (0, 1)),
-        f"return {whole('p', 'q', n)}",
-    ],
+    scaled_parts,
+    "x** more main",
     "x more main, each part as a real number.",
     scaled=SCALED,
 )
-CONJUGATE: Family = family(
-    "complex_conjugate",
-    "x",
-    lambda n: [f"return {', '.join(f'x[{k}]' if k < n else f'neg(x[{k}])' for k in range(2 * n))}"],
-    "The complex conjugate.",
-    neg=neg,
-)
-TURNED: Family = family(
-    "complex_turned",
-    "x, way",
-    lambda n: [f"return {', '.join(f'x[{k}]' + ' * way' * (k >= n) for k in range(2 * n))}"],
-    "x, or its conjugate where `way` is -1 and not 1.",
+CONJUGATE = family("complex_conjugate", conjugate, "x**", "The complex conjugate.")
+TURNED = family(
+    "complex_turned", turned, "x** way", "x, or its conjugate where `way` is -1 and not 1."
 )
 
 
-def sums(
-    n: int, state: int, term: Any, merge: Any, combine: Any, settle: Any
-) -> dict[str, FunctionType]:
+def _terms(x, y, term):
+    """Return the two terms of the real part of x y, and those of the imaginary part."""
+    return (
+        (term(x.real, y.real), term(tuple(map(neg, x.imag)), y.imag)),
+        (term(x.real, y.imag), term(x.imag, y.real)),
+    )
+
+
+def sums(n, state, term, merge, combine, settle):
     """Return folds of complex products, built from the functions and the state of a real fold."""
-    a, b, c, d = (half(x, n, k) for x in "xy" for k in (0, 1))
-    less = "(" + "".join(f"neg(x[{n + k}]), " for k in range(n)) + ")"
-    terms = [
-        f"p, q = term({a}, {c}), term({less}, {d})",
-        f"r, s = term({a}, {d}), term({b}, {c})",
-    ]
-    both = f"return {whole('p', 'r', state)}"
-    called = {"term": term, "merge": merge, "combine": combine, "settle": settle, "neg": neg}
+    term, merge, combine = (kept(f, state) for f in (term, merge, combine))
+    settle = kept(settle, n)
 
-    def function(name: str, parameters: str, doc: str, *body: str) -> FunctionType:
-        return written(f"complex_{name}{n}", parameters, list(body), doc, **called)
+    def product(join):
+        return lambda x, y: Complex(*(join(*terms) for terms in _terms(x, y, term)))
 
-    def pairs(name: str) -> list[str]:
-        x, y = ([half(v, state, k) for k in (0, 1)] for v in "xy")
-        return [f"p, r = {name}({x[0]}, {y[0]}), {name}({x[1]}, {y[1]})", both]
+    def pairs(join):
+        return lambda x, y: Complex(join(x.real, y.real), join(x.imag, y.imag))
 
-    first, second = half("z", state, 0), half("z", state, 1)
-    later = f"p, r = combine(combine({first}, p), q), combine(combine({second}, r), s)"
-    settled = f"p, r = settle({half('x', state, 0)}), settle({half('x', state, 1)})"
-    merged, alone = (f"p, r = {f}(p, q), {f}(r, s)" for f in ("merge", "combine"))
+    def joined(z, x, y):
+        parts = zip(z, _terms(x, y, term), strict=True)
+        return Complex(*(combine(combine(part, p), q) for part, (p, q) in parts))
+
+    def function(name, form, doc, **sizes):
+        def formed(*given):
+            halves = (len(x) // 2 for x in given)
+            return form(*(Complex(x[:k], x[k:]) for x, k in zip(given, halves, strict=True)))
+
+        return recorded(f"complex_{name}{n}", formed, {a: 2 * k for a, k in sizes.items()}, doc)
+
     return {
-        "term": function("term", "x, y", "x y, as partial sums.", *terms, merged, both),
-        "merge": function("merge", "x, y", "Both partial sums.", *pairs("merge")),
-        "combine": function("combine", "x, y", "The next partial sums.", *pairs("combine")),
-        "alone": function("alone", "x, y", "x y, its terms in a row.", *terms, alone, both),
-        "joined": function("joined", "z, x, y", "z + x y, likewise.", *terms, later, both),
+        "term": function("term", product(merge), "x y, as partial sums.", x=n, y=n),
+        "merge": function("merge", pairs(merge), "Both partial sums.", x=state, y=state),
+        "combine": function("combine", pairs(combine), "The next partial sums.", x=state, y=state),
+        "alone": function("alone", product(combine), "x y, its terms in a row.", x=n, y=n),
+        "joined": function("joined", joined, "z + x y, likewise.", z=state, x=n, y=n),
         "settle": function(
-            "settle", "x", "The components.", settled, f"return {whole('p', 'r', n)}"
+            "settle", lambda x: Complex(*map(settle, x)), "The components.", x=state
         ),
     }

@@ -6,12 +6,8 @@ makes x and y orthogonal. The second row is multiplied by conj(p) again, so that
 close to the identity.
 """
 
-from __future__ import annotations
-
 from mcf.kernels.algorithms import binary_scaling
-from mcf.kernels.algorithms.complex_elimination import family, half
-from mcf.kernels.algorithms.complex_elimination import whole as both
-from mcf.kernels.algorithms.families import filled, written
+from mcf.kernels.algorithms.families import filled
 from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MINUS, MUL, RECIPROCAL, SQRT, SQUARE, SUB
 from mcf.kernels.algorithms.primitives import (
     ONE,
@@ -28,6 +24,7 @@ from mcf.kernels.algorithms.primitives import (
 )
 from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, ZERO_LIKE
 from mcf.kernels.algorithms.rotation import TWICE
+from mcf.kernels.statements import Complex, family
 
 
 def complex_angle(a, b, x, y):
@@ -86,60 +83,46 @@ def _multiplied(n):
     return filled(form, f"multiplied{n}_64", "x 2^k.", factors=factors)
 
 
-def _rotation(n):
-    return [
-        f"x, y = {half('g', n, 0)}, {half('g', n, 1)}",
-        "cosine = angle(a[0], b[0], x[0], y[0])",
-        "wanted = cosine > tolerance",
-        "x, y = chosen(wanted, x, one(x)), chosen(wanted, y, zero(y))",
-        # Scaling prevents underflow of the squares.
-        "up = exponent(rn(absolute(x[0]) + absolute(y[0])))",
-        "x, y = multiplied(x, neg(up)), multiplied(y, neg(up))",
-        "size = root(total(squared(x), squared(y)))",
-        "z = quotient(difference(b, a), twice(multiplied(size, up)))",
-        "negative = bits64(z[0]) < whole(0)",
-        "most = chosen(negative, minus(z), z)",
-        "t = inverse(total(most, root(fma(z, z, one(z)))), ONE)",
-        "t = chosen(wanted, chosen(negative, minus(t), t), zero(t))",
-        "c = inverse(root(fma(t, t, one(t))), ONE)",
-        "s = quotient(product(t, c), size)",
-        "p, q = product(s, x), product(s, y)",
-        f"return c, ({both('p', 'q', n)}), cosine, absolute(t[0])",
-    ]
+def _rotation(
+    a, b, g, tolerance,
+    *, multiplied, squared, root, total, difference, quotient, product, inverse, fma, minus, twice,
+    chosen, one, zero,
+):  # fmt: skip
+    """Return the results of `complex_rotation1` in expansions."""
+    x, y = g
+    cosine = complex_angle(a[0], b[0], x[0], y[0])
+    wanted = cosine > tolerance
+    x, y = chosen(wanted, x, one(x)), chosen(wanted, y, zero(y))
+    # Scaling prevents underflow of the squares.
+    up = binary_scaling.exponent64(rn(absolute(x[0]) + absolute(y[0])))
+    x, y = multiplied(x, neg(up)), multiplied(y, neg(up))
+    size = root(total(squared(x), squared(y)))
+    z = quotient(difference(b, a), twice(multiplied(size, up)))
+    negative = bits64(z[0]) < whole(0)
+    most = chosen(negative, minus(z), z)
+    t = inverse(total(most, root(fma(z, z, one(z)))), ONE)
+    t = chosen(wanted, chosen(negative, minus(t), t), zero(t))
+    c = inverse(root(fma(t, t, one(t))), ONE)
+    s = quotient(product(t, c), size)
+    return c, Complex(product(s, x), product(s, y)), cosine, absolute(t[0])
 
 
-def _rotated(n):
-    halves = {name + str(k): half(name, n, k) for name in "sxy" for k in (0, 1)}
-    return [
-        *(f"{name} = {text}" for name, text in halves.items()),
-        "p, q = minus(s0), minus(s1)",
-        "r = fma(c, x0, fma(p, y0, product(s1, y1)))",
-        "u = fma(c, x1, fma(p, y1, product(q, y0)))",
-        "v = fma(c, y0, fma(s0, x0, product(s1, x1)))",
-        "w = fma(c, y1, fma(s0, x1, product(q, x0)))",
-        f"return ({both('r', 'u', n)}), ({both('v', 'w', n)})",
-    ]
+def _rotated(c, s, x, y, fma, product, minus):
+    """Return the results of `complex_rotated1` in expansions."""
+    p, q = minus(s.real), minus(s.imag)
+    r = fma(c, x.real, fma(p, y.real, product(s.imag, y.imag)))
+    u = fma(c, x.imag, fma(p, y.imag, product(q, y.real)))
+    v = fma(c, y.real, fma(s.real, x.real, product(s.imag, x.imag)))
+    w = fma(c, y.imag, fma(s.real, x.imag, product(q, x.real)))
+    return Complex(r, u), Complex(v, w)
 
 
-_FROM_TWO = (2, 3, 4)
-
-
-def _several(name, parameters, body, doc, **families):
-    def make(n):
-        found = {k: f[n] if isinstance(f, dict) else f for k, f in families.items()}
-        return written(f"{name}{n}", parameters, body(n), doc, **found)
-
-    return {n: make(n) for n in _FROM_TWO}
-
-
-ROTATION = {1: complex_rotation1} | _several(
+ROTATION = family(
     "complex_rotation",
-    "a, b, g, tolerance",
     _rotation,
+    "a* b* g** tolerance",
     "The cosine, the complex sine, |cos| of the angle of two rows, |t|.",
-    angle=complex_angle,
-    exponent=binary_scaling.exponent64,
-    multiplied={n: _multiplied(n) for n in _FROM_TWO},
+    multiplied={n: _multiplied(n) for n in (2, 3, 4)},
     squared=SQUARE,
     root=SQRT,
     total=ADD,
@@ -153,38 +136,27 @@ ROTATION = {1: complex_rotation1} | _several(
     chosen=CHOSEN,
     one=ONE_LIKE,
     zero=ZERO_LIKE,
-    ONE=ONE,
-    absolute=absolute,
-    bits64=bits64,
-    whole=whole,
-    neg=neg,
-    rn=rn,
-)
-ROTATED = {1: complex_rotated1} | _several(
+) | {1: complex_rotation1}
+ROTATED = family(
     "complex_rotated",
-    "c, s, x, y",
     _rotated,
+    "c* s** x** y**",
     "c x - s y and conj(s) x + c y.",
     fma=FMA,
     product=MUL,
     minus=MINUS,
-)
+) | {1: complex_rotated1}
 
 
-def _fused(n):
-    return [
-        f"real = {half('x', n, 0)}",
-        *(f"{'pq'[k]} = fma(real, {half('y', n, k)}, {half('z', n, k)})" for k in (0, 1)),
-        f"return {both('p', 'q', n)}",
-    ]
+def _fused(x, y, z, fma):
+    """Return (Re x) y + z."""
+    return Complex(fma(x.real, y.real, z.real), fma(x.real, y.imag, z.imag))
 
 
-def _total(n):
-    return [
-        *(f"{'pq'[k]} = total({half('x', n, k)}, {half('y', n, k)})" for k in (0, 1)),
-        f"return {both('p', 'q', n)}",
-    ]
+def _total(x, y, total):
+    """Return x + y."""
+    return Complex(total(x.real, y.real), total(x.imag, y.imag))
 
 
-FUSED = family("complex_fused", "x, y, z", _fused, "(Re x) y + z.", fma=FMA)
-TOTAL = family("complex_total", "x, y", _total, "x + y.", total=ADD)
+FUSED = family("complex_fused", _fused, "x** y** z**", "(Re x) y + z.", fma=FMA)
+TOTAL = family("complex_total", _total, "x** y**", "x + y.", total=ADD)

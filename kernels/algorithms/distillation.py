@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 from types import FunctionType
+from typing import Any
 
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ZERO, rn, where
 from mcf.kernels.algorithms.special import leading
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
+from mcf.kernels.statements import kept, recorded
 
 
 @functools.cache
@@ -33,44 +34,36 @@ def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
     `docs/numerics.md` has the proof. With one sweep less it would be 3/2 u for one component,
     because the sweep may round to a tie that the remainder would have resolved.
     """
-    names = [f"h{k}" for k in range(count)]
-    unpack = f"{', '.join(names)} = x" if count > 1 else "h0 = x[0]"
-    lines = [unpack]
-    emit = lines.append
-    if partial:
-        emit("finite = rn(h0 - h0) == ZERO")
+    add, fast_add = kept(two_sum, 2), kept(fast_two_sum, 2)
+
+    def form(x: Any) -> Any:
+        h = [*x]
+        if partial:
+            finite = rn(h[0] - h[0]) == ZERO
+            h[1:] = [where(finite, low, ZERO) for low in h[1:]]
+        plain = h[0]
+        for low in h[1:]:
+            plain = rn(plain + low)
+        # If all floats are zero, the result keeps the sign of the first.
+        plain = where((plain == ZERO) & (h[0] == ZERO), h[0], plain)
         for k in range(1, count):
-            emit(f"h{k} = where(finite, h{k}, ZERO)")
-    emit("plain = h0")
-    for k in range(1, count):
-        emit(f"plain = rn(plain + h{k})")
-    # If all floats are zero, the result keeps the sign of the first.
-    emit("plain = where((plain == ZERO) & (h0 == ZERO), h0, plain)")
-    for k in range(1, count):
-        emit(f"q = h{k}")
-        for i in reversed(range(k)):
-            emit(f"q, h{i + 1} = two_sum(h{i}, q)")
-        emit("h0 = q")
-    for j in range(min(terms + 1, count - 1)):
-        for i in reversed(range(j, count - 1)):
-            emit(f"h{i}, h{i + 1} = two_sum(h{i}, h{i + 1})")
-    for i in range(min(terms, count - 1)):
-        emit(f"h{i}, h{i + 1} = fast_two_sum(h{i}, h{i + 1})")
-    emit("finite = rn(h0 - h0) == ZERO")
-    emit("h0 = leading(plain, h0)")
-    for i in range(1, terms):
-        emit(f"h{i} = where(finite, {f'h{i}' if i < count else 'ZERO'}, ZERO)")
-    emit(f"return {', '.join(f'h{i}' for i in range(terms))},")
-    return written(
+            q = h[k]
+            for i in reversed(range(k)):
+                q, h[i + 1] = add(h[i], q)
+            h[0] = q
+        for j in range(min(terms + 1, count - 1)):
+            for i in reversed(range(j, count - 1)):
+                h[i], h[i + 1] = add(h[i], h[i + 1])
+        for i in range(min(terms, count - 1)):
+            h[i], h[i + 1] = fast_add(h[i], h[i + 1])
+        finite = rn(h[0] - h[0]) == ZERO
+        rest = [*h[1:terms], *[ZERO] * (terms - count)]
+        return leading(plain, h[0]), *(where(finite, low, ZERO) for low in rest)
+
+    return recorded(
         f"renormalize{count}to{terms}",
-        "x",
-        lines,
+        form,
+        {"x": count},
         f"The sum of {count} floats as an expansion of {terms} components.",
         f"<mcf renormalize {'a partial sum of ' * partial}{count} to {terms}>",
-        ZERO=ZERO,
-        rn=rn,
-        where=where,
-        leading=leading,
-        two_sum=two_sum,
-        fast_two_sum=fast_two_sum,
     )

@@ -3,9 +3,9 @@
 Their results have the same bits as those of the families in `ieee`.
 """
 
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, MUL, SQRT, each
 from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, where
+from mcf.kernels.statements import family
 
 
 def less_product(z, m, w):
@@ -21,16 +21,17 @@ def root_of_positive(d):
 def _or_one(condition, name, doc):
     """Return the family of d where a condition on d[0] holds, else 1."""
 
-    def make(n):
-        rest = "".join(f"where(good, d[{k}], ZERO), " for k in range(1, n))
-        body = [f"good = {condition}", f"return where(good, d[0], ONE), {rest}"]
-        return written(f"{name}{n}", "d", body, doc, where=where, ONE=ONE, ZERO=ZERO)
+    def form(d):
+        good = condition(d[0])
+        return where(good, d[0], ONE), *(where(good, low, ZERO) for low in d[1:])
 
-    return {n: make(n) for n in (1, 2, 3, 4)}
+    return family(name, form, "d*", doc)
 
 
-NONZERO_OR_ONE = _or_one("d[0] != ZERO", "nonzero_or_one", "d, and 1 where d is 0.")
-POSITIVE_OR_ONE = _or_one("d[0] > ZERO", "positive_or_one", "d, and 1 where d is not positive.")
+NONZERO_OR_ONE = _or_one(lambda x: x != ZERO, "nonzero_or_one", "d, and 1 where d is 0.")
+POSITIVE_OR_ONE = _or_one(
+    lambda x: x > ZERO, "positive_or_one", "d, and 1 where d is not positive."
+)
 ROOT_OF_POSITIVE = each(
     "root_of_positive",
     "The square root of d, and 1 where d is not positive.",
@@ -39,18 +40,14 @@ ROOT_OF_POSITIVE = each(
     positive_or_one=POSITIVE_OR_ONE,
 )
 LESS_PRODUCT = each("less_product", "z - m w.", less_product, fma=FMA, minus=MINUS)
-MAGNITUDE = {
-    n: written(
-        f"magnitude{n}",
-        "d",
-        ["return where(d[0] < ZERO, neg(d[0]), d[0])"],
-        "|d| by its first component.",
-        where=where,
-        neg=neg,
-        ZERO=ZERO,
-    )
-    for n in (1, 2, 3, 4)
-}
+
+
+def magnitude(d):
+    """Return |d| by its first component."""
+    return where(d[0] < ZERO, neg(d[0]), d[0])
+
+
+MAGNITUDE = dict.fromkeys((1, 2, 3, 4), magnitude)
 QUOTIENT = DIV
 NEGATIVE = MINUS
 PRODUCT = MUL

@@ -6,10 +6,10 @@ source text where Triton and tracebacks look it up.
 
 from __future__ import annotations
 
+import itertools
+import linecache
 from types import FunctionType
 from typing import Any
-
-from mcf.kernels.sources import listed
 
 
 def filled(form: FunctionType, name: str, doc: str, **functions: Any) -> FunctionType:
@@ -53,3 +53,20 @@ def written(
     assert isinstance(function, FunctionType)
     function.__doc__ = doc
     return function
+
+
+def listed(text: str, name: str) -> str:
+    """Register a text under a file name and return that name.
+
+    Triton reads the source of a function when it compiles it, perhaps long after the function was
+    created. So a name that another text already has gets a number.
+    """
+    lines = text.splitlines(True)
+    for number in itertools.count(1):
+        filename = f"<{name}>" if number == 1 else f"<{name} ({number})>"
+        known = linecache.cache.get(filename)
+        if known is None:
+            linecache.cache[filename] = (len(text), None, lines, filename)
+        if known is None or (len(known) == 4 and known[2] == lines):
+            return filename
+    raise AssertionError("unreachable")

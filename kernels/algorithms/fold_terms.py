@@ -3,10 +3,11 @@
 If components are narrower than the registers, one register holds two of them.
 """
 
-from mcf.kernels.algorithms.families import filled, written
+from mcf.kernels.algorithms.families import filled
 from mcf.kernels.algorithms.ieee import SUB
 from mcf.kernels.algorithms.primitives import ZERO, rn
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
+from mcf.kernels.statements import kept, recorded
 
 # Sums of components that are narrower than the registers.
 
@@ -211,15 +212,15 @@ def narrow_product44_in3(x, y):
 
 def value(count, state):
     """Return a function from `count` components to `state` registers, padded with zeros."""
-    cells = [f"x[{k}]" if k < count else "ZERO" for k in range(state)]
     name, doc = f"value{count}_in{state}", f"{count} components in {state} registers."
-    return written(name, "x", [f"return {', '.join(cells)}"], doc, ZERO=ZERO)
+    return recorded(name, lambda x: (*x, *[ZERO] * (state - count)), {"x": count}, doc)
 
 
 def with_zeros(term, name, state):
-    """Pad a term of two registers with zeros to `state` registers."""
-    body = ["p, e = term(x, y)", f"return p, e{', ZERO' * (state - 2)}"]
-    return written(name, "x, y", body, term.__doc__, term=term, ZERO=ZERO)
+    """Pad a term of two registers, of single components, with zeros to `state` registers."""
+    padding = (ZERO,) * (state - 2)
+    of = kept(term, 2)
+    return recorded(name, lambda x, y: (*of(x, y), *padding), {"x": 1, "y": 1}, term.__doc__)
 
 
 def exchanged(x, y):

@@ -3,9 +3,12 @@
 Canonical: each component is the rounding of what it and those below it sum to.
 """
 
-from mcf.kernels.algorithms.families import filled, written
+import itertools
+
+from mcf.kernels.algorithms.families import filled
 from mcf.kernels.algorithms.primitives import ONE, ZERO, const, invert, neg, rn, rx, where
 from mcf.kernels.algorithms.transforms import two_sum
+from mcf.kernels.statements import recorded
 
 
 def before1(t, w):
@@ -152,27 +155,28 @@ SHORT = {"lt": short_lt, "le": short_le, "eq": short_eq, "ne": short_ne}
 # Tests whether an expansion is canonical, and canonical signs of its zeros.
 
 
-def _usual(n):
-    """Return the test that x is what `canonical` of `mcf.convert.rounding` would return."""
-    names = [f"h{k}" for k in range(n)]
-    lines = [f"{', '.join(names)} = x", "found = rn(h0 - h0) == ZERO"]
-    for k in range(n - 1):
-        lines.append(f"found = found & (rn(h{k} + h{k + 1}) == h{k})")
+def _usual(x):
+    """Return whether x is what `canonical` of `mcf.convert.rounding` would return."""
+    found = rn(x[0] - x[0]) == ZERO
+    for a, b in itertools.pairwise(x):
+        found = found & (rn(a + b) == a)
     # Test for half the gap to a neighbour, where the next component may change the rounding.
-    for k in range(n - 2):
-        lines.append(f"twice = rn(const(2.0) * h{k + 1})")
-        lines.append(f"apart = rn(rn(h{k} + twice) - h{k}) != twice")
-        lines.append(f"found = found & (apart | (h{k + 1} == ZERO) | (h{k + 2} == ZERO))")
-    doc = "Whether x is finite and each component the rounding of itself and those below it."
-    lines.append("return found")
-    return written(f"usual{n}", "x", lines, doc, rn=rn, const=const, ZERO=ZERO)
+    for a, b, c in zip(x, x[1:], x[2:], strict=False):
+        twice = rn(const(2.0) * b)
+        apart = rn(rn(a + twice) - a) != twice
+        found = found & (apart | (b == ZERO) | (c == ZERO))
+    return found
 
 
-def _tidy(n):
-    cells = "".join(f"rn(x[{k}] + ZERO), " for k in range(1, n))
-    lines = [f"return x[0], {cells}"]
-    return written(f"tidy{n}", "x", lines, "x, its low zeros positive.", rn=rn, ZERO=ZERO)
+def _family(name, form, doc):
+    return {n: recorded(f"{name}{n}", form, {"x": n}, doc) for n in (2, 3, 4)}
 
 
-USUAL = {n: _usual(n) for n in (2, 3, 4)}
-TIDY = {n: _tidy(n) for n in (2, 3, 4)}
+USUAL = _family(
+    "usual",
+    _usual,
+    "Whether x is finite and each component the rounding of itself and those below.",
+)
+TIDY = _family(
+    "tidy", lambda x: (x[0], *(rn(low + ZERO) for low in x[1:])), "x, its low zeros positive."
+)

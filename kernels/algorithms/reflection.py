@@ -1,8 +1,8 @@
 """Formulas of Householder reflections on expansions, by number of components."""
 
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.ieee import DIV, MINUS, SQRT, SUB, each
 from mcf.kernels.algorithms.primitives import ONE, ZERO, rn, where
+from mcf.kernels.statements import family
 
 
 def reflector(first, squares, flat):
@@ -18,33 +18,26 @@ def reflector(first, squares, flat):
     return chosen(flat, one(gap), gap), chosen(flat, zero(tau), tau)
 
 
-def _by_terms(name, parameters, cells, doc):
-    """Return a family of functions whose k-th result component is the expression `cells(k)`."""
-
-    def make(n):
-        body = [f"return {', '.join(cells(k) for k in range(n))},"]
-        return written(f"{name}{n}", parameters, body, doc, where=where, ONE=ONE, ZERO=ZERO)
-
-    return {n: make(n) for n in (1, 2, 3, 4)}
+def _chosen(c, x, y):
+    return tuple(where(c, a, b) for a, b in zip(x, y, strict=True))
 
 
-CHOSEN = _by_terms("chosen", "c, x, y", lambda k: f"where(c, x[{k}], y[{k}])", "x where c, else y.")
+def _scaled(x, more, main):
+    h = [rn(rn(a * more) * main) for a in x]
+    finite = rn(h[0] - h[0]) == ZERO
+    return h[0], *(where(finite, low, ZERO) for low in h[1:])
+
+
+CHOSEN = family("chosen", _chosen, "c x* y*", "x where c, else y.")
 # Registers shaped like x: a literal is not a register on every executor.
-ONE_LIKE = _by_terms("one_like", "x", lambda k: "ZERO" if k else "ONE", "1.")
-ZERO_LIKE = _by_terms("zero_like", "x", lambda k: "ZERO", "0.")
-
-
-def _scaled(n):
-    """Return the function that multiplies x by two powers of two."""
-    body = [f"h{k} = rn(rn(x[{k}] * more) * main)" for k in range(n)]
-    body.append("finite = rn(h0 - h0) == ZERO")
-    cells = "".join(f"where(finite, h{k}, ZERO), " for k in range(1, n))
-    body.append(f"return h0, {cells}")
-    doc = "x more main, without low components where the leading one is not finite."
-    return written(f"scaled{n}", "x, more, main", body, doc, rn=rn, where=where, ZERO=ZERO)
-
-
-SCALED = {n: _scaled(n) for n in (1, 2, 3, 4)}
+ONE_LIKE = family("one_like", lambda x: (ONE, *[ZERO] * (len(x) - 1)), "x*", "1.")
+ZERO_LIKE = family("zero_like", lambda x: (ZERO,) * len(x), "x*", "0.")
+SCALED = family(
+    "scaled",
+    _scaled,
+    "x* more main",
+    "x more main, without low components where the leading one is not finite.",
+)
 REFLECTOR = each(
     "reflector",
     "What x is divided by below its first number, and tau.",

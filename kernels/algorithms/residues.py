@@ -7,9 +7,10 @@ registers; every step is exact unless its docstring says otherwise.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from types import FunctionType
+from typing import Any
 
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import (
     ONE,
     ZERO,
@@ -28,6 +29,7 @@ from mcf.kernels.algorithms.primitives import (
     whole,
 )
 from mcf.kernels.algorithms.transforms import two_sum
+from mcf.kernels.statements import recorded
 
 
 def power(e):
@@ -50,13 +52,14 @@ def centred(x, m, inverse):
     return rn(x - rn(m * floor(rn(rn(x * inverse) + const(0.5)))))
 
 
-_NAMES = {
-    f.__name__: f
-    for f in (
-        rn, linear, where, const, whole, floor, floating, absolute, invert, rint, long, bits64,
-        from_bits64, centred, power, scaled, two_sum,
+def _recorded(name: str, names: Sequence[str], form: Callable[..., Any], doc: str) -> FunctionType:
+    """Return an algorithm of single registers; `form` takes them by name."""
+    return recorded(
+        name,
+        lambda *given: form(dict(zip(names, given, strict=True))),
+        dict.fromkeys(names, 0),
+        doc,
     )
-}  # fmt: skip
 
 
 @functools.cache
@@ -66,25 +69,25 @@ def residues(count: int, group: int, digits: int) -> FunctionType:
     For each m the scalars are m, 1 / m and the weights of the limbs modulo m or, with two digits,
     modulo m**2. Two digits r and s per m represent r + m s modulo m**2, both in [-m / 2, m / 2).
     """
-    lines: list[str] = []
-    emit = lines.append
-    for g in range(group):
-        emit(f"z = rn(l0 * w{g}_0)")
-        for k in range(1, count):
-            emit(f"z = linear(l{k}, w{g}_{k}, z)")
-        emit(f"q = floor(rn(rn(z * i{g}) + const(0.5)))")
-        emit(f"r{g} = rn(z - rn(m{g} * q))")
-        if digits == 2:
-            emit(f"s{g} = centred(q, m{g}, i{g})")
-    results = [f"{name}{g}" for name in "rs"[:digits] for g in range(group)]
-    emit(f"return {', '.join(results)},")
+
+    def form(x: Any) -> Any:
+        low, high = [], []
+        for g in range(group):
+            z = rn(x["l0"] * x[f"w{g}_0"])
+            for k in range(1, count):
+                z = linear(x[f"l{k}"], x[f"w{g}_{k}"], z)
+            q = floor(rn(rn(z * x[f"i{g}"]) + const(0.5)))
+            low.append(rn(z - rn(x[f"m{g}"] * q)))
+            if digits == 2:
+                high.append(centred(q, x[f"m{g}"], x[f"i{g}"]))
+        return (*low, *high)
+
     scalars = [f"{x}{g}" for g in range(group) for x in ("m", "i")] + _weights(group, count)
-    return written(
+    return _recorded(
         f"residues{count}_{digits}x{group}",
-        ", ".join([*(f"l{k}" for k in range(count)), *scalars]),
-        lines,
+        [*(f"l{k}" for k in range(count)), *scalars],
+        form,
         f"Residues of a number in {count} limbs.",
-        **_NAMES,
     )
 
 
@@ -98,27 +101,27 @@ def gathered(count: int, group: int, digits: int) -> FunctionType:
 
     y may be M / 2 with either sign: both have the same residue.
     """
-    lines: list[str] = []
-    emit = lines.append
-    for t in range(group):
-        emit(f"v = rn(r{t} * a{t})")
-        if digits == 2:
-            emit(f"high = rn(b{t} * centred(s{t}, b{t}, c{t}))")
-            emit(f"v = linear(high, a{t}, v)")
-        emit(f"y = linear(rint(rn(v * i{t})), n{t}, v)")
-        for k in range(count):
-            emit(f"g{k} = linear(y, w{t}_{k}, g{k})")
-        emit(f"f = rn(f + rn(y * i{t}))")
-    emit(f"return {', '.join(f'g{k}' for k in range(count))}, f")
+
+    def form(x: Any) -> Any:
+        g, f = [x[f"g{k}"] for k in range(count)], x["f"]
+        for t in range(group):
+            v = rn(x[f"r{t}"] * x[f"a{t}"])
+            if digits == 2:
+                high = rn(x[f"b{t}"] * centred(x[f"s{t}"], x[f"b{t}"], x[f"c{t}"]))
+                v = linear(high, x[f"a{t}"], v)
+            y = linear(rint(rn(v * x[f"i{t}"])), x[f"n{t}"], v)
+            g = [linear(y, x[f"w{t}_{k}"], g[k]) for k in range(count)]
+            f = rn(f + rn(y * x[f"i{t}"]))
+        return (*g, f)
+
     names = [f"{name}{t}" for name in "rs"[:digits] for t in range(group)]
     kinds = ("a", "n", "i", "b", "c") if digits == 2 else ("a", "n", "i")
     scalars = [f"{x}{t}" for t in range(group) for x in kinds] + _weights(group, count)
-    return written(
+    return _recorded(
         f"gathered{count}_{digits}x{group}",
-        ", ".join([*names, *(f"g{k}" for k in range(count)), "f", *scalars]),
-        lines,
+        [*names, *(f"g{k}" for k in range(count)), "f", *scalars],
+        form,
         f"Residues added to {count} digits.",
-        **_NAMES,
     )
 
 
@@ -134,55 +137,51 @@ def limbs(terms: int, count: int, width: int) -> FunctionType:
     rest bounds the sum of the absolute values of the rounding errors, apart from its own rounding
     errors.
     """
-    lines = ["half = floor(rn(const(0.5) * e))", "first, second = power(half), power(rn(e - half))"]
-    emit = lines.append
-    for c in range(terms):
-        emit(f"r = rn(rn(c{c} * first) * second)")
-        # Scaling may have rounded or lost so small a number.
-        emit(f"tiny = (absolute(r) < const({2.0**-900!r})) & invert(c{c} == ZERO)")
-        for k in reversed(range(count)):
-            emit(f"q = rint(rn(r * const({2.0 ** (-width * k)!r})))")
-            emit(f"r = rn(r - rn(q * const({2.0 ** (width * k)!r})))")
-            emit(f"l{k} = q" if c == 0 else f"l{k} = rn(l{k} + q)")
-        emit(f"left = where(tiny, const({2.0**-890!r}), absolute(r))")
-        emit("rest = left" if c == 0 else "rest = rn(rest + left)")
-    emit(f"return {', '.join(f'l{k}' for k in range(count))}, rest")
-    return written(
-        f"limbs{terms}to{count}",
-        ", ".join([*(f"c{c}" for c in range(terms)), "e"]),
-        lines,
-        f"The limbs of {terms} components, and what is left.",
-        ZERO=ZERO,
-        **_NAMES,
-    )
+
+    def form(x: Any) -> Any:
+        half = floor(rn(const(0.5) * x["e"]))
+        first, second = power(half), power(rn(x["e"] - half))
+        found, rest = [None] * count, None
+        for c in range(terms):
+            r = rn(rn(x[f"c{c}"] * first) * second)
+            # Scaling may have rounded or lost so small a number.
+            tiny = (absolute(r) < const(2.0**-900)) & invert(x[f"c{c}"] == ZERO)
+            for k in reversed(range(count)):
+                q = rint(rn(r * const(2.0 ** (-width * k))))
+                r = rn(r - rn(q * const(2.0 ** (width * k))))
+                found[k] = q if c == 0 else rn(found[k] + q)
+            left = where(tiny, const(2.0**-890), absolute(r))
+            rest = left if c == 0 else rn(rest + left)
+        return (*found, rest)
+
+    names = [*(f"c{c}" for c in range(terms)), "e"]
+    doc = f"The limbs of {terms} components, and what is left."
+    return _recorded(f"limbs{terms}to{count}", names, form, doc)
 
 
-def _digits(count: int, width: int, terms: int) -> list[str]:
-    """Return statements that compute g - Q m, numbers in digits, as registers h0, h1, ...
+def _digits(x: Any, count: int, width: int, terms: int) -> tuple[list[Any], Any]:
+    """Return g - Q m, numbers in digits, as registers h0, h1, ..., and a bound of the rest.
 
-    h0 is the leading digit. The number is their sum times 2**(width (count - 1)). Afterwards
-    `terms` + 1 sweeps leave the leading components in front, and `rest` bounds the sum of the
-    absolute values after them, apart from its own rounding errors.
+    h0 is the leading digit. The number is their sum times 2**(width (count - 1)). `terms` + 1
+    sweeps leave the leading components in front, and the bound is one of the sum of the absolute
+    values after them, apart from its own rounding errors.
     """
-    lines = ["quotient = rint(f)"]
-    emit = lines.append
-    for k in range(count):
-        emit(f"g{k} = rn(g{k} - rn(quotient * m{k}))")
+    quotient = rint(x["f"])
+    g = [rn(x[f"g{k}"] - rn(quotient * x[f"m{k}"])) for k in range(count)]
     for k in range(count - 1):
-        emit(f"carry = rint(rn(g{k} * const({2.0**-width!r})))")
-        emit(f"g{k} = rn(g{k} - rn(carry * const({2.0**width!r})))")
-        emit(f"g{k + 1} = rn(g{k + 1} + carry)")
-    for k in range(count):
-        emit(f"h{k} = rn(g{count - 1 - k} * const({2.0 ** (-width * k)!r}))")
+        carry = rint(rn(g[k] * const(2.0**-width)))
+        g[k] = rn(g[k] - rn(carry * const(2.0**width)))
+        g[k + 1] = rn(g[k + 1] + carry)
+    h = [rn(g[count - 1 - k] * const(2.0 ** (-width * k))) for k in range(count)]
     for j in range(min(terms + 1, count - 1)):
         for i in reversed(range(j, count - 1)):
-            emit(f"h{i}, h{i + 1} = two_sum(h{i}, h{i + 1})")
+            h[i], h[i + 1] = two_sum(h[i], h[i + 1])
     for i in range(terms):
-        emit(f"h{i}, h{i + 1} = two_sum(h{i}, h{i + 1})")
-    emit("rest = ZERO")
+        h[i], h[i + 1] = two_sum(h[i], h[i + 1])
+    rest: Any = ZERO
     for k in range(terms + 1, count):
-        emit(f"rest = rn(rest + absolute(h{k}))")
-    return lines
+        rest = rn(rest + absolute(h[k]))
+    return h, rest
 
 
 @functools.cache
@@ -198,26 +197,28 @@ def rounded_wide(count: int, width: int, terms: int) -> FunctionType:
     strictly less than half the gap to the next number. Otherwise s must be known to be x0 + ... +
     xj + d exactly, with x_j + d rounding to x_j; then it may be a tie.
     """
-    lines = _digits(count, width, terms)
-    emit = lines.append
-    up = f"const({1 + 2.0**-50!r})"
-    emit(f"below = rn(rn(rest * const({1 + 2.0**-40!r})) + error)")
-    emit("good = below == below")
-    for j in reversed(range(terms)):
-        emit(f"x, d = h{j}, h{j + 1}")
-        emit(f"bound = rn(rn(below + absolute(d)) * {up})")
-        emit("clear = (rn(x + bound) == x) & (rn(x - bound) == x)")
-        emit("good = good & (clear | ((below == ZERO) & (rn(x + d) == x)))")
-        emit("below = bound")
-        emit("place = floating((bits64(x) >> whole(52)) & whole(2047))")
-        emit("place = rn(rn(place - const(1023.0)) + e)")
-        emit("inside = (place < const(1023.0)) & (place > const(-1023.0))")
-        emit("good = good & (inside | (x == ZERO))")
-        # Adding 0 turns -0 into +0.
-        emit(f"x{j} = rn(scaled(where(inside, x, ZERO), where(inside, e, ZERO)) + ZERO)")
-    emit("ok = where(good, ONE, ZERO)")
-    emit(f"return {', '.join(f'x{j}' for j in range(terms))}, ok")
-    return _rounding("wide", count, terms, lines)
+
+    def form(given: Any) -> Any:
+        h, rest = _digits(given, count, width, terms)
+        e = given["e"]
+        below = rn(rn(rest * const(1 + 2.0**-40)) + given["error"])
+        good = below == below
+        found = []
+        for j in reversed(range(terms)):
+            x, d = h[j], h[j + 1]
+            bound = rn(rn(below + absolute(d)) * const(1 + 2.0**-50))
+            clear = (rn(x + bound) == x) & (rn(x - bound) == x)
+            good = good & (clear | ((below == ZERO) & (rn(x + d) == x)))
+            below = bound
+            place = floating((bits64(x) >> whole(52)) & whole(2047))
+            place = rn(rn(place - const(1023.0)) + e)
+            inside = (place < const(1023.0)) & (place > const(-1023.0))
+            good = good & (inside | (x == ZERO))
+            # Adding 0 turns -0 into +0.
+            found.append(rn(scaled(where(inside, x, ZERO), where(inside, e, ZERO)) + ZERO))
+        return (*found[::-1], where(good, ONE, ZERO))
+
+    return _rounding("wide", count, terms, form)
 
 
 @functools.cache
@@ -230,55 +231,47 @@ def rounded_narrow(
     distance of s may be up to half of q, or a quarter of q towards zero from a power of two.
     """
     held = 3
-    lines = _digits(count, width, held - 1)
-    emit = lines.append
-    emit("unit = power(e)")
-    for k in range(held):
-        emit(f"h{k} = rn(h{k} * unit)")
-    emit(f"bound = rn(rn(rn(rest * const({1 + 2.0**-40!r})) + error) * unit)")
-    emit("good = bound == bound")
-    for j in range(terms):
-        emit("leading = from_bits64(bits64(h0) & whole(0x7FF0000000000000))")
-        emit(f"usual = leading > const({2.0**emin!r})")
-        emit(f"leading = where(usual, leading, const({2.0**emin!r}))")
-        emit(f"q = rn(leading * const({2.0 ** (1 - p)!r}))")
-        emit(f"inverse = from_bits64(whole({2046 << 52}) - bits64(leading))")
-        emit(f"inverse = rn(inverse * const({2.0 ** (p - 1)!r}))")
-        emit("x = rn(q * rint(rn(h0 * inverse)))")
-        emit("d0 = rn(h0 - x)")
-        emit("d0, d1 = two_sum(d0, h1)")
-        emit("d1, d2 = two_sum(d1, h2)")
-        emit("d0, d1 = two_sum(d0, d1)")
-        away = "(d0 > ZERO) & (x > ZERO) | (d0 < ZERO) & (x < ZERO)"
-        emit(f"narrow = usual & (absolute(x) == leading) & invert({away})")
-        emit("gap = rn(q * where(narrow, const(0.25), const(0.5)))")
-        emit("off = rn(rn(absolute(d0) + absolute(d1)) + absolute(d2))")
-        emit(f"clear = rn(rn(off + bound) * const({1 + 2.0**-40!r})) < gap")
-        emit("good = good & (clear | ((bound == ZERO) & (h1 == ZERO) & (h2 == ZERO)))")
-        # A number that underflows keeps its sign, which has to be certain; a zero is +0.
-        emit(f"around = rn(rn(rn(absolute(d1) + absolute(d2)) + bound) * const({1 + 2.0**-40!r}))")
-        emit("signed = (bound == ZERO) | (absolute(d0) > around)")
-        emit("good = good & (signed | invert(x == ZERO))")
-        emit(f"x{j} = where(h0 == ZERO, ZERO, x)")
-        for k in range(held):
-            emit(f"h{k} = d{k}")
-        if j == 0:
-            largest = float((2 - 2.0 ** (1 - p)) * 2.0**emax)
-            emit(f"good = good & (absolute(x) <= const({largest!r}))")
-            emit(f"x0 = where(absolute(x) <= const({largest!r}), x0, ZERO)")
-    emit("ok = where(good, ONE, ZERO)")
-    emit(f"return {', '.join(f'x{j}' for j in range(terms))}, ok")
-    return _rounding(f"narrow{p}_{-emin}", count, terms, lines)
+    largest = float((2 - 2.0 ** (1 - p)) * 2.0**emax)
+
+    def form(given: Any) -> Any:
+        h, rest = _digits(given, count, width, held - 1)
+        unit = power(given["e"])
+        h0, h1, h2 = (rn(digit * unit) for digit in h[:held])
+        bound = rn(rn(rn(rest * const(1 + 2.0**-40)) + given["error"]) * unit)
+        good = bound == bound
+        found = []
+        for j in range(terms):
+            leading = from_bits64(bits64(h0) & whole(0x7FF0000000000000))
+            usual = leading > const(2.0**emin)
+            leading = where(usual, leading, const(2.0**emin))
+            q = rn(leading * const(2.0 ** (1 - p)))
+            inverse = from_bits64(whole(2046 << 52) - bits64(leading))
+            inverse = rn(inverse * const(2.0 ** (p - 1)))
+            x = rn(q * rint(rn(h0 * inverse)))
+            d0, d1 = two_sum(rn(h0 - x), h1)
+            d1, d2 = two_sum(d1, h2)
+            d0, d1 = two_sum(d0, d1)
+            smallest = usual & (absolute(x) == leading)
+            narrow = smallest & invert((d0 > ZERO) & (x > ZERO) | (d0 < ZERO) & (x < ZERO))
+            gap = rn(q * where(narrow, const(0.25), const(0.5)))
+            off = rn(rn(absolute(d0) + absolute(d1)) + absolute(d2))
+            clear = rn(rn(off + bound) * const(1 + 2.0**-40)) < gap
+            good = good & (clear | ((bound == ZERO) & (h1 == ZERO) & (h2 == ZERO)))
+            # A number that underflows keeps its sign, which has to be certain; a zero is +0.
+            around = rn(rn(rn(absolute(d1) + absolute(d2)) + bound) * const(1 + 2.0**-40))
+            signed = (bound == ZERO) | (absolute(d0) > around)
+            good = good & (signed | invert(x == ZERO))
+            found.append(where(h0 == ZERO, ZERO, x))
+            h0, h1, h2 = d0, d1, d2
+            if j == 0:
+                good = good & (absolute(x) <= const(largest))
+                found[0] = where(absolute(x) <= const(largest), found[0], ZERO)
+        return (*found, where(good, ONE, ZERO))
+
+    return _rounding(f"narrow{p}_{-emin}", count, terms, form)
 
 
-def _rounding(kind: str, count: int, terms: int, lines: list[str]) -> FunctionType:
+def _rounding(kind: str, count: int, terms: int, form: Callable[..., Any]) -> FunctionType:
     names = [*(f"g{k}" for k in range(count)), "f", "e", "error", *(f"m{k}" for k in range(count))]
-    return written(
-        f"rounded_{kind}_{count}to{terms}",
-        ", ".join(names),
-        lines,
-        f"{count} digits as {terms} components, and whether that is certain.",
-        ZERO=ZERO,
-        ONE=ONE,
-        **_NAMES,
-    )
+    doc = f"{count} digits as {terms} components, and whether that is certain."
+    return _recorded(f"rounded_{kind}_{count}to{terms}", names, form, doc)

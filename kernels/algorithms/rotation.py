@@ -1,6 +1,5 @@
 """Jacobi rotations of two rows, of one float64 component or of several."""
 
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MINUS, MUL, RECIPROCAL, SQRT, SUB, each
 from mcf.kernels.algorithms.primitives import (
     ONE,
@@ -16,6 +15,7 @@ from mcf.kernels.algorithms.primitives import (
     whole,
 )
 from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, ZERO_LIKE
+from mcf.kernels.statements import family
 
 
 def angle(a, b, g):
@@ -65,12 +65,7 @@ def rotated_several(c, s, x, y):
     return fma(c, x, product(minus(s), y)), fma(s, x, product(c, y))
 
 
-def _twice(n):
-    cells = "".join(f"rn(const(2.0) * x[{k}]), " for k in range(n))
-    return written(f"twice{n}", "x", [f"return {cells}"], "2 x.", rn=rn, const=const)
-
-
-TWICE = {n: _twice(n) for n in (2, 3, 4)}
+TWICE = family("twice", lambda x: tuple(rn(const(2.0) * a) for a in x), "x*", "2 x.")
 SEVERAL = {
     "fma": {n: FMA[n] for n in (2, 3, 4)},
     "product": MUL,

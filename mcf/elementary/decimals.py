@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import steps
+from mcf.elementary import fused
 from mcf.elementary.format import working
+from mcf.elementary.fused import Step
 from mcf.elementary.integral_parts import nearest_whole
-from mcf.elementary.steps import Step
 from mcf.elementary.tables import TERMS, Components
 from mcf.elementary.working import collected, enter, minus, sanitized, two_prod
 from mcf.kernels.formats import FP64, Format
@@ -69,7 +69,7 @@ def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Comp
         terms: the number of components.
         decimals: 1 to `MOST`.
     """
-    found = steps.run(_STEP, fmt, decimals, (x,))
+    found = fused.run_step(_STEP, fmt, decimals, (x,))
     k, quotient, known = found[:TERMS], found[TERMS:-1], found[-1]
     error = quotient[0].abs() * _ERROR
     to = functools.partial(torch.ops.mcf.convert, dtype=fmt.dtype, terms=terms)
@@ -79,7 +79,7 @@ def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Comp
         same &= a == b
     out = to([*quotient])
     wide = tuple(torch.ops.mcf.convert(out, torch.float64, terms))
-    (rest,) = steps.run(_LEFT, FP64, decimals, (k, wide))
+    (rest,) = fused.run_step(_LEFT, FP64, decimals, (k, wide))
     # The error may have moved the quotient off a tie: the sum is right, but its components are not.
     out = [torch.where(rest == 0, a, b) for a, b in zip(to(out), out, strict=True)]
     first = torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0])

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from mcf.convert.few import ratio, rows
 from mcf.convert.numbers import nearest
-from mcf.elementary import steps
+from mcf.elementary import fused
 from mcf.elementary.format import working
+from mcf.elementary.fused import Step
 from mcf.elementary.operator import function
-from mcf.elementary.steps import Step
 from mcf.elementary.tables import TERMS, Components
 from mcf.elementary.working import (
     collected,
@@ -121,7 +121,7 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     x, y = (tuple(c.contiguous() for c in v) for v in arguments)
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms)
-    *exact, _, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
+    *exact, _, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
     first, *lower = with_sign(torch.ops.mcf.convert(exact, fmt.dtype, terms), x)
     undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
     out = special(undefined, math.nan, (first, *lower))
@@ -180,7 +180,7 @@ def _quotients(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool
     x, y = (tuple(c.contiguous() for c in v) for v in arguments)
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms, quotient)
-    *_, whole, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
+    *_, whole, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
     out, good = small_quotient(x, y, whole, known, fmt, terms)
     (at,) = (~good).nonzero(as_tuple=True)
     if len(at) == 0:

@@ -1,6 +1,6 @@
 """softmax, log_softmax and logsumexp along a dimension.
 
-Each consists of elementwise steps (`mcf.elementary.steps`), and between them the maximum and the
+Each consists of elementwise steps (`mcf.elementary.fused`), and between them the maximum and the
 sum of each row (`mcf.elementary.softmax_rows`).
 """
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mcf.elementary import exponential, logarithm
 from mcf.elementary.format import computing_in, working
+from mcf.elementary.fused import Step, run_step
 from mcf.elementary.operator import checked
 from mcf.elementary.softmax_rows import Rows
-from mcf.elementary.steps import Step, run
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
     collected,
@@ -127,19 +127,19 @@ def _rows(name: str, x: Components, rows: Rows, fmt: Format, out: list[Tensor]) 
     n = working_terms(fmt, terms)
     index, top = rows.largest(x)
     tops = rows.spread(top, x[0])
-    shifted = run(SHIFTED, fmt, n, (x, tops))
+    shifted = run_step(SHIFTED, fmt, n, (x, tops))
     rest = rows.rest(shifted[n + 1 :], index)
     if name == "softmax":
         spread = rows.spread(rest, x[0])
         given = shifted[:n], shifted[n : n + 1], spread, tops[:1]
-        run(QUOTIENT, fmt, terms, given, out)
+        run_step(QUOTIENT, fmt, terms, given, out)
         return
-    total = run(LOG_TOTAL, fmt, n, (rest,))
+    total = run_step(LOG_TOTAL, fmt, n, (rest,))
     if name == "log_softmax":
         spread = rows.spread(total, x[0])
-        run(LESS, fmt, terms, (x, tops, spread[:n], spread[n:]), out)
+        run_step(LESS, fmt, terms, (x, tops, spread[:n], spread[n:]), out)
     else:
-        run(SUM, fmt, terms, (top, total[:n], total[n:]), out)
+        run_step(SUM, fmt, terms, (top, total[:n], total[n:]), out)
 
 
 def _compute(name: str, x: list[Tensor], dim: int) -> list[Tensor]:
@@ -163,7 +163,7 @@ def _compute(name: str, x: list[Tensor], dim: int) -> list[Tensor]:
         targets = [torch.split(c, size, 0 if one_each else axis) for c in written]
         for part, target in zip(zip(*parts, strict=True), zip(*targets, strict=True), strict=True):
             given = tuple(c.contiguous() for c in part)
-            given = given if fmt is width else run(ENTERED, fmt, terms, (given,))
+            given = given if fmt is width else run_step(ENTERED, fmt, terms, (given,))
             _rows(name, given, rows, fmt, [*target])
     return out if one_each else [rows.shaped(c, first.shape, dim) for c in written]
 

@@ -23,7 +23,7 @@ def noted(run: bool = False) -> Iterator[list[Any]]:
         run: whether those kernels run in Triton's interpreter; else their operators do.
     """
     # `mcf.fused` is a function, and hides what is below it from `import`.
-    graphs = sys.modules["mcf.fusion.graphs"]
+    graphs = sys.modules["mcf.fusion.backend"]
     kernel_of = graphs.kernel_of  # type: ignore[attr-defined]
     made: list[Any] = []
 

@@ -1,7 +1,8 @@
 """Families of algorithms: plain functions that executors, keys of loops and Triton can tell apart.
 
 *Exact.* Mutants: a form filled without a name of its own in its code object (Triton would take one
-member for another), and one that shares its globals with the form.
+member for another), and one that shares its globals with the form. A source keeps its file name,
+and another source gets another one.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import linecache
 import textwrap
 from types import FunctionType
 
 import pytest
 
 from mcf.kernels.algorithms import accumulate, fold_terms, ieee
-from mcf.kernels.algorithms.families import filled
+from mcf.kernels.algorithms.families import filled, listed, written
 from mcf.kernels.bind import PRIMITIVE_NAMES, Binder
 
 FAMILIES = {
@@ -68,3 +70,18 @@ def test_filling_leaves_the_form_as_it_was() -> None:
     with pytest.raises(NameError, match="settled"):
         ieee.of_two((1.0,), (2.0,))
     assert ieee.ADD[2].__globals__["network"] is not ieee.MUL[2].__globals__["network"]
+
+
+def test_a_text_of_a_name_that_is_taken_gets_a_name_of_its_own() -> None:
+    first, second, again = (
+        listed(t, "mcf test of sources") for t in ("a = 1\n", "b = 2\n", "a = 1\n")
+    )
+    assert first == again == "<mcf test of sources>"
+    assert second == "<mcf test of sources (2)>"
+    assert linecache.getline(first, 1) == "a = 1\n"
+    assert linecache.getline(second, 1) == "b = 2\n"
+
+
+def test_functions_of_one_name_keep_their_sources() -> None:
+    made = [written("twice_named", p, [f"return {p}"], "", "") for p in ("x", "y")]
+    assert [inspect.getsource(f).split("(")[1][0] for f in made] == ["x", "y"]

@@ -18,7 +18,7 @@ from torch import Tensor
 import mcf.elementary
 from mcf.elementary import formula_recording, fused
 from mcf.elementary.format import computing_in
-from mcf.elementary.statements import UnrecordableError
+from mcf.elementary.formula_recording import UnrecordableError
 from mcf.elementary.tables import Components, table
 from mcf.kernels import BF16, FP16, FP32, FP64, exact, registry
 from mcf.kernels.elementwise import Elementwise, Field

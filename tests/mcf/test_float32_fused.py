@@ -12,8 +12,8 @@ import torch
 
 import mcf
 from mcf.elementary import formula_recording, fused
+from mcf.elementary.formula_recording import UnrecordableError
 from mcf.elementary.operator import IN_FLOAT32
-from mcf.elementary.statements import UnrecordableError
 from mcf.elementary.tables import Components, lookup, table
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from tests.helpers.everyday import everyday

@@ -15,7 +15,6 @@ import torch
 
 import mcf.elementary
 from mcf.elementary import fused
-from mcf.elementary.branches import Statement, branched
 from mcf.kernels import FP64, registry
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, gather, long, rn, where, whole
 from mcf.kernels.bind import NEEDED, weight
@@ -23,6 +22,7 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.numba.compile import compiler, sweeps
 from mcf.kernels.numba.loops import element_loops
 from mcf.kernels.numba.runtime import processor
+from mcf.kernels.statements import Statement, branched
 
 
 def test_few_elements_that_need_a_step() -> None:
@@ -163,15 +163,13 @@ def _chain(start: str, first: int, count: int) -> list[Statement]:
     """v{first} = start + start and so on."""
     out = []
     for k in range(first, first + count):
-        out.append(Statement((f"v{k}",), f"{start} + {start}", (start,)))
+        out.append(Statement((f"v{k}",), "+", (start, start)))
         start = f"v{k}"
     return out
 
 
 def _choice(made: str, condition: str, chosen: str, other: str) -> Statement:
-    text = f"where({condition}, {chosen}, {other})"
-    return Statement((made,), text, (condition, chosen, other), False, condition, chosen,
-                     (condition, other))  # fmt: skip
+    return Statement((made,), "where", (condition, chosen, other))
 
 
 def test_what_a_step_takes() -> None:
@@ -184,14 +182,18 @@ def test_what_a_step_takes() -> None:
         *_chain("x", 40, 20),
         _choice("d", "e", "v59", "b"),
     ]
-    lines, steps = branched(statements, ["d"], frozenset({"c", "e"}), {}, "f")
+    found, steps = branched(statements, ["d"], {"c", "e"}, {}, "f")
     assert len(steps) == 3
-    places = [k for name in ("v19,", "a ", "v39,", "b ", "d ") for k, line in enumerate(lines)
-              if line.startswith(name)]  # fmt: skip
+    places = [
+        k
+        for name in ("v19", "a", "v39", "b", "d")
+        for k, statement in enumerate(found)
+        if name in statement.results
+    ]
     assert places == sorted(places)
     assert len(places) == 5
     # What others need too stays where it is.
-    shared, none = branched([*statements[:21], *_chain("v19", 70, 1)], ["a", "v70"],
-                            frozenset({"c"}), {}, "g")  # fmt: skip
+    both = [*statements[:21], *_chain("v19", 70, 1)]
+    shared, none = branched(both, ["a", "v70"], {"c"}, {}, "g")
     assert not none
     assert len(shared) == 22

@@ -17,9 +17,8 @@ from torch import Tensor
 import mcf
 from mcf.convert.few import rows
 from mcf.elementary import remainders
-from mcf.elementary.fused import NO_SCALARS, stored
+from mcf.elementary.fused import NO_SCALARS, step_kernel, stored
 from mcf.elementary.remainders import modulo
-from mcf.elementary.steps import kernel
 from mcf.kernels import registry
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, FP64, Format
@@ -91,9 +90,9 @@ def test_hardly_any_needs_integers(fmt: Format, terms: int, on_torch: None) -> N
     usual &= torch.stack([(c == 0) | (c.abs() > 2.0**-800) for c in y]).all(0)
     usual &= (x[0].abs() < 2.0**800) & (y[0].abs() < 2.0**800)
     for step in remainders._STEPS.values():
-        found = remainders.steps.run(step, fmt, terms, (x, y))
+        found = remainders.fused.run_step(step, fmt, terms, (x, y))
         assert found[-1][usual].double().mean() > 0.95
-        spec = kernel(step, fmt, terms, (terms, terms), FP64)
+        spec = step_kernel(step, fmt, terms, (terms, terms), FP64)
         given = [c.to(stored(fmt).dtype) for c in (*x, *y)]
         out = [torch.empty_like(c) for c in found]
         registry.run(spec, [[*out, *given]], NO_SCALARS)

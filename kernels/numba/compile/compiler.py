@@ -18,7 +18,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
-from mcf.kernels.numba.compile import bits, callbacks, inlining, memory, sweeps, vector_loops
+from mcf.kernels.numba.compile import bits, callbacks, calls, memory, sweeps, vector_loops
 from mcf.kernels.numba.compile.instructions import (
     accumulate,
     bits64,
@@ -45,7 +45,7 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
     number = np.float32 if register == FP32 else np.float64
     namespace: dict[str, Any] = {
         "ZERO": number(0),
-        "function": inlining.algorithm(settings, spec.function, slots),
+        "function": calls.algorithm(settings, spec.function, slots),
         "NONE": np.int32(0),
         "CHUNK": chunk,
         "accumulate": accumulate,
@@ -57,10 +57,10 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
         return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
     if spec.sums is not None:
         contracted = settings._replace(flags=("contract",))
-        namespace["sum_terms"] = inlining.algorithm(contracted, spec.sums, slots)
+        namespace["sum_terms"] = calls.algorithm(contracted, spec.sums, slots)
     namespace["element"] = element
     for name, each in spec.helpers().items():
-        namespace[name] = inlining.algorithm(settings, each, slots)
+        namespace[name] = calls.algorithm(settings, each, slots)
     namespace["load_lane"] = memory.loading(register, register, count - 1, count)
     namespace["store_lane"] = memory.storing(register, register, count - 1, count)
     for k, field in enumerate(spec.fields):
@@ -70,7 +70,7 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
         namespace[f"load_{field.name}"] = loading(register, field.format, k, count)
         if field.written:
             namespace[f"store_{field.name}"] = storing(register, field.format, k, count)
-            namespace[f"round_{field.name}"] = inlining.rounding(settings, field.format)
+            namespace[f"round_{field.name}"] = calls.rounding(settings, field.format)
     return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
 
 
@@ -80,7 +80,7 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
     settings = Settings(register, register, (("rc", register),))
     algorithms = {"term": spec.term, "merge": spec.merge, "combine": spec.combine}
     namespace: dict[str, Any] = {
-        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+        name: calls.algorithm(settings, each) for name, each in algorithms.items()
     }
     count = sum(spec.components) + 2
     # A lane that a loop reads and a lane that it writes never overlap here.
@@ -101,7 +101,7 @@ def elimination(spec: Elimination, text: str, letters: Mapping[str, int], own: s
     fmt, register = spec.format, spec.format.register
     settings = Settings(register, fmt, (("rc", fmt),))
     namespace: dict[str, Any] = {
-        name: inlining.algorithm(settings, getattr(spec, name))
+        name: calls.algorithm(settings, getattr(spec, name))
         for name in ("head", "quotient", "update", "magnitude", "product", "minus")
     }
     held = {name: (count, register if name in own else fmt) for name, count in letters.items()}
@@ -122,7 +122,7 @@ def reflection(spec: Reflection, text: str, letters: Mapping[str, int]) -> Any:
         algorithms |= {"alone": fold.alone, "joined": fold.joined}
         algorithms |= {"conjugate": spec.conjugate, "turned": spec.turned}
     namespace: dict[str, Any] = {
-        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+        name: calls.algorithm(settings, each) for name, each in algorithms.items()
     }
     namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     zeros = (0.0,) * spec.terms
@@ -141,7 +141,7 @@ def rotations(spec: Rotations, text: str, letters: Mapping[str, int]) -> Any:
     if isinstance(fold, ComplexFold):
         algorithms |= {"alone": fold.alone, "joined": fold.joined, "conjugate": spec.conjugate}
     namespace: dict[str, Any] = {
-        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+        name: calls.algorithm(settings, each) for name, each in algorithms.items()
     }
     namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
@@ -160,7 +160,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[st
     """
     settings = Settings(FP64, FP64, (("rc", FP64),))
     namespace: dict[str, Any] = {
-        "algorithm": inlining.algorithm(settings, task.algorithm),
+        "algorithm": calls.algorithm(settings, task.algorithm),
         "bits64": bits64,
         "load": memory.loading(FP64, FP64, 0, 1),
         "put": memory.put,
@@ -172,9 +172,9 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[st
         "HIGHEST": 2**63 - 1,
     }
     if task.key is not None:
-        namespace["key"] = inlining.algorithm(settings, task.key)
+        namespace["key"] = calls.algorithm(settings, task.key)
     if task.network is not None:
-        namespace["network"] = inlining.algorithm(settings, task.network)
+        namespace["network"] = calls.algorithm(settings, task.network)
     # Components that are moved without arithmetic; 16-bit ones as the upper bits of float32.
     carried, register = (FP64, FP64) if task.format == FP64 else (FP32, FP32)
     kinds = {
@@ -186,8 +186,8 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[st
     narrow = task.narrow
     if narrow is not None:
         settings = settings._replace(roundings=(("narrow", narrow.format),))
-        namespace["enter"] = inlining.algorithm(settings, narrow.enter)
-        namespace["leave"] = inlining.algorithm(settings, narrow.leave)
+        namespace["enter"] = calls.algorithm(settings, narrow.enter)
+        namespace["leave"] = calls.algorithm(settings, narrow.leave)
         # Operands, results and intermediate buffers.
         held |= dict.fromkeys("xy", (narrow.count, narrow.format, FP64))
         held["w"] = narrow.count, FP64, FP64
@@ -232,7 +232,7 @@ def refinement(spec: Refinement, text: str, letters: Mapping[str, int]) -> Any:
     if isinstance(fold, ComplexFold):
         algorithms |= {"alone": fold.alone, "joined": fold.joined, "turned": spec.turned}
     namespace: dict[str, Any] = {
-        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+        name: calls.algorithm(settings, each) for name, each in algorithms.items()
     }
     namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     zeros = (0.0,) * spec.terms
@@ -253,7 +253,7 @@ def decomposition(spec: Decomposition, text: str, letters: Mapping[str, int]) ->
         algorithms |= {f"term{suffix}": fold.term, f"merge{suffix}": fold.merge}
         algorithms |= {f"combine{suffix}": fold.combine, f"settle{suffix}": settle}
     namespace: dict[str, Any] = {
-        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+        name: calls.algorithm(settings, each) for name, each in algorithms.items()
     }
     namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     zeros = (0.0,) * spec.terms

@@ -15,8 +15,8 @@ from numba.extending import intrinsic
 
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import BF16, FP16, FP64
+from mcf.kernels.numba.compile.calls import Calling
 from mcf.kernels.numba.compile.llvm_types import DOUBLE, FLOAT, I16, I32, I64, LLVM
-from mcf.kernels.numba.compile.outlined import Calling
 from mcf.kernels.numba.compile.settings import Settings
 from mcf.kernels.numba.compile.trace import Trace, Value
 from mcf.kernels.numba.runtime import processor

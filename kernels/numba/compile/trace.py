@@ -18,6 +18,7 @@ from mcf.kernels.bind import NEEDED, Algorithm, Binder
 from mcf.kernels.formats import BF16, FP16, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
 from mcf.kernels.numba.compile.llvm_types import DOUBLE, FLOAT, I32, I64, LLVM, entry
 from mcf.kernels.numba.compile.settings import Settings
+from mcf.kernels.statements import OPERATORS, Symbolic
 
 # Python's operators on registers and on integers.
 _REAL = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
@@ -25,42 +26,27 @@ _WHOLE = {
     "add": "add", "sub": "sub", "mul": "mul", "and": "and_", "or": "or_", "xor": "xor",
     "lshift": "shl", "rshift": "ashr",
 }  # fmt: skip
-_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 _WORDS = {
     "wadd": "add", "wsub": "sub", "wmul": "mul", "wand": "and_", "wor": "or_", "wxor": "xor",
     "wshl": "shl", "wshr": "lshr", "wsar": "ashr",
 }  # fmt: skip
 
 
-class Value:
+class Value(Symbolic):
     """A register, word, long or condition: one element, or the lanes of several vectors."""
 
-    __slots__ = ("parts", "trace")
+    __slots__ = ("parts",)
 
-    def __init__(self, trace: Trace, parts: tuple[Any, ...]) -> None:
-        self.trace, self.parts = trace, parts
+    def __init__(self, owner: Trace, parts: tuple[Any, ...]) -> None:
+        super().__init__(owner)
+        self.parts = parts
 
     @property
     def kind(self) -> Any:
         """LLVM's type of an element."""
         found = self.parts[0].type
         return found.element if isinstance(found, ir.VectorType) else found
-
-    def __bool__(self) -> bool:
-        raise TypeError("an algorithm cannot look at a number: use `where`")
-
-
-def _operator(name: str, swapped: bool) -> Callable[[Value, Any], Value]:
-    def apply(x: Value, y: Any) -> Value:
-        return x.trace.operate(name, y, x) if swapped else x.trace.operate(name, x, y)
-
-    return apply
-
-
-for _name in (*_WHOLE, *_COMPARED):
-    setattr(Value, f"__{_name}__", _operator(_name, False))
-for _name in _WHOLE:
-    setattr(Value, f"__r{_name}__", _operator(_name, True))
 
 
 class Trace:
@@ -139,7 +125,7 @@ class Trace:
         compare = b.icmp_signed
         if real:
             compare = b.fcmp_unordered if name == "ne" else b.fcmp_ordered
-        return self.emit(name, lambda p, q: compare(_COMPARED[name], p, q), x, y)
+        return self.emit(name, lambda p, q: compare(OPERATORS[name], p, q), x, y)
 
     def rounded(self, x: Value, fmt: Format) -> Value:
         """Round a register to a format, ties to even; the result stays in the register."""

@@ -1,8 +1,8 @@
 """Evaluate formulas of a few operations, on large tensors as one kernel in one pass over memory.
 
 To be fused a formula runs once on names in place of tensors, and each operation that it applies is
-recorded as a call of its algorithm. The recorded calls form one algorithm, which has the same bits
-as the operations one by one.
+recorded as a call of its algorithm (`mcf.kernels.statements`). The recorded calls form one
+algorithm, which has the same bits as the operations one by one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from mcf.expansions.launch.operations import (
 )
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, fresh
 from mcf.kernels import registry
-from mcf.kernels.algorithms.families import written
-from mcf.kernels.algorithms.primitives import ONE, ZERO
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, INT8, Format
 from mcf.kernels.operators import (
@@ -41,9 +39,11 @@ from mcf.kernels.operators import (
     SELECTIONS,
     Operation,
     composite_kernel,
+    kernel,
     result_dtypes,
 )
 from mcf.kernels.register_choice import get_registers
+from mcf.kernels.statements import Recording, operands_of, printed
 
 _address = Tensor.data_ptr
 # Kernels by all that defines them; operands of another shape use the same kernel.
@@ -154,24 +154,15 @@ def _checked(formula: Written, rounded: Sequence[int]) -> Written:
 
 
 class _Name(NamedTuple):
-    """A value of the kernel.
+    """A value of the kernel: its registers, and whether it is a mask."""
 
-    Args:
-        text: generated source of a tuple of registers, or of one register with a mask.
-        terms: number of registers.
-        truth: whether it is a mask.
-    """
-
-    text: str
-    terms: int
+    registers: tuple[str, ...]
     truth: bool = False
 
-    def registers(self, count: int) -> str:
-        """Return generated source of `count` registers, padded with zeros."""
-        if self.terms == count:
-            return self.text
-        own = [f"{self.text}[{k}]" for k in range(self.terms)]
-        return "(" + ", ".join([*own, *["ZERO"] * (count - self.terms)]) + ")"
+
+def _named(name: str, terms: int, truth: bool = False) -> _Name:
+    """Return the value of a parameter, which is a tuple unless it is a mask."""
+    return _Name((name,) if truth else tuple(f"{name}_{k}" for k in range(terms)), truth)
 
 
 class _Writer:
@@ -179,8 +170,7 @@ class _Writer:
 
     def __init__(self, fmt: Format, device: torch.device) -> None:
         self._fmt, self._device = fmt, device
-        self.lines: list[str] = []
-        self.called: dict[str, Any] = {"ZERO": ZERO, "ONE": ONE}
+        self.recording = Recording()
         # Components of the constants in the formula.
         self.constants: list[Components] = []
 
@@ -188,28 +178,20 @@ class _Writer:
         """Record an operation on names and numbers."""
         if type(operation) is not Operation or operation.parts > 1 or operation.components:
             raise NotFusedError
-        most = max((x.terms for x in operands if type(x) is _Name and not x.truth), default=0)
+        names = [x for x in operands if type(x) is _Name and not x.truth]
+        most = max((len(x.registers) for x in names), default=0)
         if not most:
             raise NotFusedError
         given = [x if type(x) is _Name else self._constant(operation, x, most) for x in operands]
-        if operation in COMMUTATIVE and given[0].terms < given[1].terms:
+        if operation in COMMUTATIVE and len(given[0].registers) < len(given[1].registers):
             given[:2] = given[1], given[0]
-        counts = tuple(x.terms for x in given)
-        special, widest = dict(operation.special).get(counts), max(counts)
-        texts = []
-        for argument, x in zip(operation.arguments, given, strict=True):
-            if (argument in operation.truths) is not x.truth:
-                raise NotFusedError
-            single = special and argument in operation.floats and x.terms == 1
-            texts.append(x.text if x.truth else x.registers(1 if single else widest))
-        name = f"{operation.name}_{''.join(map(str, counts))}"
-        self.called[name] = special or operation.algorithm(widest, self._fmt)
-        result = f"v{len(self.lines)}"
-        texts += ["ONE"] * len(operation.constants)
-        self.lines.append(f"{result} = {name}({', '.join(texts)})")
-        if operation.result is INT8:
-            return _Name(f"{result}[0]", 1, True)
-        return _Name(result, operation.terms(counts))
+        if [a in operation.truths for a in operation.arguments] != [x.truth for x in given]:
+            raise NotFusedError
+        spec = kernel(operation, self._fmt, *(len(x.registers) for x in given))
+        registers = [r for x in given for r in x.registers]
+        arguments = operands_of(spec, registers, "ZERO", "ONE")
+        found = self.recording.calls(spec.function, len(spec.results), *arguments)
+        return _Name(found, operation.result is INT8)
 
     def _constant(self, operation: Operation, value: Any, terms: int) -> _Name:
         if type(value) not in (int, float):
@@ -221,7 +203,7 @@ class _Writer:
         if found is None:
             raise NotFusedError
         self.constants.append(found)
-        return _Name(f"constant{len(self.constants) - 1}", len(found))
+        return _named(f"constant{len(self.constants) - 1}", len(found))
 
 
 class _OnTensors:
@@ -265,51 +247,52 @@ def _plan(
         return None
     if not executor.native and max(map(len, groups)) > _MOST_TERMS:
         return None
-    writer, names, arguments, truths, uniform = _Writer(fmt, first.device), [], [], [], []
+    writer = _Writer(fmt, first.device)
+    values: dict[str, _Name] = {}
+    uniform: set[str] = set()
     for k, group in enumerate(groups):
         truth, c = group[0].dtype is torch.bool, group[0]
         if c.device != first.device or (c.dtype is not fmt.dtype and not truth):
             return None
         if c.shape != first.shape and (c.ndim or truth):
             return None
-        name = f"operand{k}"
-        names.append(_Name(name, len(group), truth))
-        arguments.append((name, len(group), 0 if truth else len(group)))
-        truths += [name] * truth
-        uniform += [name] * (c.shape != first.shape)
+        values[f"operand{k}"] = _named(f"operand{k}", len(group), truth)
+        uniform |= {f"operand{k}"} if c.shape != first.shape else set()
     try:
-        result = _checked(formula, rounded)(writer.apply, *names)
+        result = _checked(formula, rounded)(writer.apply, *values.values())
     except NotFusedError:
         return None
-    if type(result) is not _Name or not writer.lines:
+    recording = writer.recording
+    if type(result) is not _Name or not recording.statements:
         return None
-    places = [f"constant{k}" for k in range(len(writer.constants))]
-    for name, group in zip(places, writer.constants, strict=True):
-        arguments.append((name, len(group), len(group)))
-    lines = [*writer.lines, f"return {result.text.removesuffix('[0]')}"]
-    everywhere = frozenset([*uniform, *places])
-    given = tuple(arguments), result.terms, everywhere, result.truth, tuple(truths)
-    key = (formula.__name__, fmt, *lines, *given, *writer.called.items())
+    for k, group in enumerate(writer.constants):
+        values[f"constant{k}"] = _named(f"constant{k}", len(group))
+        uniform.add(f"constant{k}")
+    name = formula.__name__.strip("_")
+    key = (
+        *(name, fmt, result, frozenset(uniform), *values.items()),
+        *(*recording.statements, *recording.functions.items()),
+    )
     # A single lookup, since another thread may clear the cache at any time.
     spec = _specs.get(key)
     if spec is None:
         if len(_specs) >= _MOST_SPECS:
             _specs.clear()
         spec = _specs[key] = composite_kernel(
-            formula.__name__.strip("_"),
-            lambda name: written(
+            name,
+            printed(
                 name,
-                ", ".join(name for name, *_ in arguments),
-                lines,
-                f"The formula `{formula.__name__}`.",
-                **writer.called,
+                [n if x.truth else (n, x.registers) for n, x in values.items()],
+                recording.statements,
+                result.registers,
+                recording.functions,
+                f"The formula `{name}`.",
             ),
             fmt,
-            arguments,
-            result.terms,
-            everywhere,
-            INT8 if result.truth else None,
-            tuple(truths),
+            {n: 0 if x.truth else len(x.registers) for n, x in values.items()},
+            len(result.registers),
+            frozenset(uniform),
+            result.truth,
         )
     constants = [c for group in writer.constants for c in group]
     if not executor.native:

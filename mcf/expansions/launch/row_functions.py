@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.format import computing_in
+from mcf.elementary.fused import Step, step_kernel_on
 from mcf.elementary.softmax import ENTERED, LESS, LOG_TOTAL, QUOTIENT, SHIFTED, SUM
-from mcf.elementary.steps import Step, kernel_on
 from mcf.elementary.working import working_terms
 from mcf.expansions.launch.calls import (
     CPU,
@@ -228,7 +228,7 @@ def _along(groups: Sequence[Components], name: str, dim: int | None, keepdim: bo
 
     def step(of: Step, count: int, given: tuple[int, ...], on: int, places: Slots) -> None:
         with computing_in(FP64):
-            spec, tables = kernel_on(of, fmt, count, given, CPU)
+            spec, tables = step_kernel_on(of, fmt, count, given, CPU)
         steps.kernel(spec, on, places, tables)
 
     def loop(task: str, width: int, places: Slots, moved: int = 0) -> None:

@@ -28,7 +28,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What is made of the stages of a graph: kernels, None for none."""
     import sys
 
-    module = sys.modules["mcf.fusion.graphs"]
+    module = sys.modules["mcf.fusion.backend"]
     made: list[Any] = []
     kernel_of = module.kernel_of  # type: ignore[attr-defined]
 
