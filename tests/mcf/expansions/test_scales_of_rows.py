@@ -6,6 +6,7 @@ leaves the range, and its derivative 2^-k times as large. Norms are compared wit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -16,8 +17,10 @@ import torch
 import torch.nn.functional as F
 
 import mcf
+from mcf.kernels.fold import BLOCK
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
+from tests.helpers.everyday import everyday
 
 F16, F32, F64 = torch.float16, torch.float32, torch.float64
 # Scales whose squares leave the range.
@@ -209,6 +212,28 @@ def test_rows_of_all_scales_have_the_same_bits_on_every_path(name: str, dtype: A
     found.append(functions[name](x.clone().requires_grad_()).detach())
     for y in found:
         assert_all_same_bits(y.components, wanted.components)
+
+
+# A row that needs no scale, and rows of which the last one's last block may need one.
+OUTLIERS = (None, 0.0, 2.0**61, 2.0**-130, float("inf"), float("nan"))
+LONG = everyday(
+    itertools.product(((2 * BLOCK + 5,), (3, BLOCK + 9)), OUTLIERS),
+    [((2 * BLOCK + 5,), None), ((3, BLOCK + 9), 2.0**61)],
+)
+
+
+@pytest.mark.parametrize(("shape", "outlier"), LONG)
+def test_norm_of_long_rows_has_the_bits_of_the_torch_executor(
+    shape: tuple[int, ...], outlier: float | None
+) -> None:
+    parts = [bell(shape, k) * 2.0 ** (-54 * k) for k in (0, 1)]
+    if outlier is not None:
+        parts[0].view(-1)[-1], parts[1].view(-1)[-1] = outlier, 0.0
+    x = mcf.MCFTensor(parts)
+    found = torch.linalg.vector_norm(x, dim=-1)
+    with mcf.executor("torch"):
+        wanted = torch.linalg.vector_norm(x, dim=-1)
+    assert_all_same_bits(found.components, wanted.components)
 
 
 @on_torch
