@@ -95,7 +95,7 @@ def _some(parts: tuple[Tensor, ...]) -> Iterator[tuple[slice, tuple[Tensor, ...]
     yield slice(0, 0), tuple(c[:0] for c in parts)
 
 
-TERMS = ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2), (4, 2), (4, 3), (2, 4))
+TERMS = ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2), (4, 2), (4, 3), (2, 4), (3, 3), (4, 4))
 CASES = everyday(
     [("torch", s, t) for s in DTYPES for t in DTYPES],
     lambda executor, s, t: s is F64 or (s, t) in ((F32, F64), (BF16, BF16), (F32, BF16)),

@@ -80,8 +80,9 @@ CALLS: dict[str, Callable[[Any, Any], list[Any]]] = {
         torch.lerp(x, y, 0.1), torch.lerp(x, y, x[0]), torch.add(x, y, alpha=0.1), x.frac(),
     ],
     "sums": lambda x, y: [
-        x.sum(), x.sum(0), x.sum(0, True), x.sum(1, True), x.sum(()), x.sum((0, 1), True), x.mean(), x.mean(-1),
-        x.mean(-1, True), x.mean(0, True), x[0, 0].mean(), x[:0].sum(0), x.trace(),
+        x.sum(), x.sum(0), x.sum(0, True), x.sum(1, True), x.sum(()), x.sum((0, 1), True),
+        x.mean(), x.mean(-1), x.mean(-1, True), x.mean(0, True), x[0, 0].mean(),
+        x[:0].sum(0), x.trace(),
     ],
     "products": lambda x, y: [
         x @ y.mT, x @ y[0], y[0] @ x.mT, torch.dot(x[0], y[-1]), torch.addmm(x[:, :1], x, y.mT),
@@ -91,11 +92,13 @@ CALLS: dict[str, Callable[[Any, Any], list[Any]]] = {
         x.var(correction=0), x.var(None, correction=1.5), x.std(correction=0), x.norm(),
         x.std((0, 1), keepdim=True, correction=0.5), x.std(0, correction=0),
         torch.var_mean(x, correction=0)[0], torch.linalg.vector_norm(x, dim=-1, keepdim=True),
-        x.norm(dim=0), x.norm(dim=0, keepdim=True), x.var(1, correction=12), x[0, 0].std(correction=0),
+        x.norm(dim=0), x.norm(dim=0, keepdim=True), x.var(1, correction=12),
+        x[0, 0].std(correction=0),
     ],
     "order": lambda x, y: [*x.sort(1), *x.sort(0, True), x.argsort(1, True)],
     "extremes": lambda x, y: [
-        x.amax(), x.amin(()), x.amax(1, True), *x.max(0), *x.max(0, True), *x.min(1, True), x.amax(0), x.amax(0, True), x.max(), x.min(),
+        x.amax(), x.amin(()), x.amax(1, True), *x.max(0), *x.max(0, True),
+        *x.min(1, True), x.amax(0), x.amax(0, True), x.max(), x.min(),
     ],
     "running sums": lambda x, y: [x.cumsum(0), x.cumsum(1), x.prod(1, True), x.prod(), x.prod(0)],
     "more order": lambda x, y: [
