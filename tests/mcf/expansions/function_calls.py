@@ -40,6 +40,9 @@ SIZES = (0, 1, 2, 3, 7, 8, 31, 33, 255, 1023, 1025)
 # CPU's executor engage at the second call.
 COMPARED = (1, 2, 10)
 CALLS = {"torch": 2, "numba": 10, "triton": 2}
+# Functions of which torch's tangents and gradients take another part of a matrix for the whole, or
+# which choose signs and phases.
+MATRICES = re.compile(r"linalg\.|cholesky|svd|lu|qr|ormqr|geqrf|logdet|triangular|pinv|orgqr")
 ERRORS = (RuntimeError, ValueError, IndexError, NotImplementedError, TypeError, AssertionError)
 
 
@@ -473,11 +476,11 @@ def distant_tangents(
     """
     dtype, terms = case.form
     operands = functions.floats(case.arguments(None, False))
-    if len({*map(id, operands)}) < len(operands):
+    if len({*map(id, operands)}) < len(operands) or MATRICES.match(functions.name_of(case.op)):
         return
     wide = functools.partial(torch.Tensor.to, dtype=torch.float64)
     pairs = [(r, t) for r, t in zip(results, tangents, strict=True) if isinstance(r, mcf.MCFTensor)]
-    if any(not isinstance(t, mcf.MCFTensor) for _, t in pairs):
+    if any(not isinstance(t, mcf.MCFTensor) or t.dtype is not dtype for _, t in pairs):
         return
     along = [wide(_weights(r.detach())) * wide(t.detach()) for r, t in pairs]
     back = [

@@ -254,6 +254,10 @@ VALUES: list[Any] = [
     Fraction(-(2**50)) + Fraction(1, 2**40), 1 - Fraction(1, 2**60), Fraction(1, 2**60) - 4,
     Fraction(25, 1000) + Fraction(1, 8), 2**62 + 1, 3 - Fraction(1, 2**60),
 ]  # fmt: skip
+# Next to decimals and on ties of eighths, with something far below them.
+VALUES += [Fraction(7 * k, 1000) for k in range(-9, 9, 2)] + [Fraction(7 * k, 8) for k in range(8)]
+VALUES += [Fraction(7 * k, 8) + sign * Fraction(1, 2**60) for k in (1, 3) for sign in (1, -1)]
+VALUES += [0.005, -0.001, 1e300, 2.0**52 + 0.5, 2.0**70, 2.0**149]
 
 
 def _decimal(v: Any, places: int) -> Any:
@@ -283,7 +287,7 @@ OF_ONE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         f"{d} decimals": (
             lambda x, d=d: torch.round(x, decimals=d), lambda v, d=d: _decimal(v, d)
         )
-        for d in (0, 1, 2, -1, 30)
+        for d in (0, 1, 2, 9, 22, -1, 30)
     },
     "fmod": (lambda x: torch.fmod(x, 3), lambda v: _modulo(v, Fraction(3)) or v * 0.0),
     "fmod below": (
@@ -328,6 +332,20 @@ def test_function_of_any_count_is_the_exact_result_rounded(name: str, dtype: tor
                     parts = components_of(want, FORMATS[dtype], terms)
                     found = [c[k].item() for c in got.components]
                     assert [*map(float.hex, found)] == [*map(float.hex, parts)], (v, count)
+
+
+@on_torch
+def test_decimal_beside_a_tie_is_the_nearest_expansion_of_any_count() -> None:
+    """A sum that is a tie of its first component may stand for a number that is none.
+
+    1.99609 is below 2 - 2**-8, which two components of bfloat16 hold as 2 - 2**-8 or as
+    (2 - 2**-7) + 2**-8: its nearest expansion is the latter, of few numbers and of many.
+    """
+    x = mcf.MCFTensor([torch.full((300,), v, dtype=torch.bfloat16) for v in (2.0, -(2.0**-8))])
+    for some in (x, x[:1], -x):
+        found = torch.round(some, decimals=5).components
+        for c, v in zip(found, (2 - 2.0**-7, 2.0**-8), strict=True):
+            assert torch.equal(c.double(), some.components[0].sign().double() * v)
 
 
 # Whole quotients up to the largest that one component holds and beyond, and quotients whose

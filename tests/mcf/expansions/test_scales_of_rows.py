@@ -1,7 +1,8 @@
 """Norms, and what is normalised by them, do not depend on the scale of a row, nor do derivatives.
 
 A function of the ratios of numbers is the same of numbers times 2^k, bit for bit where no component
-leaves the range, and its derivative 2^-k times as large. `tests/mcf/test_derivative_sweep.py` compares both with exact results.
+leaves the range, and its derivative 2^-k times as large. `tests/mcf/test_derivative_sweep.py`
+compares both with exact results.
 """
 
 from __future__ import annotations
