@@ -698,7 +698,7 @@ def sampled(
         fmt: of the components.
         terms: their number.
         count: of the samples.
-        few: tries two scales only: as they are, and squares of which leave the range.
+        few: tries three scales only: as they are, and the smallest and the largest one.
     """
     tally, left = Tally(), count
     for sample in _samples(name, op, 1000):
@@ -708,7 +708,7 @@ def sampled(
         if not floats:
             continue
         scales = _scales(fmt, terms, len(floats))
-        for scale in (scales[0], scales[5]) if few else scales:
+        for scale in (scales[0], scales[1], scales[6]) if few else scales:
             exponents_of = dict(zip(map(id, floats), scale, strict=True))
             made: dict[int, Any] = {}
 

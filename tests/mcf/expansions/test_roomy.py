@@ -1,13 +1,13 @@
 """Proven bound: what leaves the range of float16 on the way costs the results nothing.
 
-Statistics and attention round once from components of float32: their results are within u^2 of
-themselves, or half of the smallest number. `tests/mcf/test_derivative_sweep.py` has norms, windows
-and products. Caught mutants: the components left as they are, where squares of 300 are infinite and
-those of 0.003 have three bits; eps of float16.
+Norms, means of windows, attention and p-norms round once from components of float32: their results
+are within u^2 of themselves, or half of the smallest number. Caught mutants: the components left as
+they are, where squares of 300 are infinite and those of .003 have three bits; eps of float16.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +19,15 @@ from mcf.expansions import MCFTensor
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 F16 = torch.float16
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "rms_norm": lambda x: F.rms_norm(x, (4,), eps=1e-5),
+    "batch_norm": lambda x: F.batch_norm(x.mT, None, None, training=True),
+    "instance_norm": F.instance_norm,
+    "group_norm": lambda x: F.group_norm(x, 1),
+    "weights": lambda x: F.group_norm(x, 2, x[0, :, 0] / 64, x[0, :, 1] / 128),
+}
 
 
 def numbers(scale: float) -> MCFTensor:
@@ -37,6 +46,16 @@ def near(found: Any, wanted: Any, units: float = 1.0) -> None:
     gap = (wide(found) - wanted).abs()
     # Half of the smallest number, and what float32 rounds before.
     assert bool((gap <= wanted.abs() * (units * 2.0**-22) + units * 2.0**-25 * 1.001).all())
+
+
+@pytest.mark.sampled(every=4)
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("scale", [1.0, 2.0**-17])
+def test_norms(name: str, scale: float) -> None:
+    x = numbers(scale)
+    wanted = FUNCTIONS[name](wide(x))
+    for _ in range(3):  # Once more is by what was written down.
+        near(FUNCTIONS[name](x), wanted)
 
 
 @pytest.mark.parametrize("dtype", [F16, torch.bfloat16, torch.float32, torch.float64])
@@ -59,6 +78,21 @@ def test_running_statistics(plain: bool) -> None:
     variance = (wide(x).var() + 1) / 2
     assert abs(float(kept[1]) / float(variance) - 1) <= (2.0**-11 if plain else 2.0**-22)
     near(F.batch_norm(x, *kept), F.batch_norm(wide(x), *kept))
+
+
+def test_means_of_windows() -> None:
+    x: Any = mcf.tensor([[[30000.0 + 16 * k for k in range(9)]]], terms=2, dtype=F16)
+    for args in ((9,), (3, 2, 1), (4, 2, 1, True, False)):
+        near(F.avg_pool1d(x, *args), F.avg_pool1d(wide(x), *args))
+
+
+@pytest.mark.parametrize("p", [0.25, -0.5])
+def test_norms_by_powers(p: float) -> None:
+    """Powers of small numbers, and 1 / p, have more bits than float16 has places."""
+    x: Any = mcf.tensor([[2.0**-20, 3.0, 2.0**-9], [300.0, 0.25, 2.0**-7 * 5]], terms=2, dtype=F16)
+    x = x * mcf.tensor("1.001", terms=2, dtype=F16)
+    near(torch.linalg.vector_norm(x, p, 1), torch.linalg.vector_norm(wide(x), p, 1))
+    near(torch.cdist(x, x[:1] * 0, abs(p)), torch.cdist(wide(x), wide(x[:1] * 0), abs(p)))
 
 
 def test_attention() -> None:
@@ -87,3 +121,24 @@ def test_wider_operands_decide_the_format() -> None:
     kept = torch.zeros(2), torch.ones(2)
     assert F.batch_norm(x, *kept).dtype is torch.float32
     assert F.batch_norm(x, *kept, training=True).dtype is F16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm", "avg_pool1d"])
+def test_derivatives(name: str) -> None:
+    """Of backward; and of torch.func, whose kept 1 / sqrt(var + eps) is of float16."""
+
+    def f(x: Any) -> Any:
+        y = F.avg_pool1d(x * 200, 4) if name == "avg_pool1d" else FUNCTIONS[name](x)
+        return y[0, 0, 0] * 64
+
+    x = numbers(1.0)
+    given = [x.clone().requires_grad_(), wide(x).requires_grad_()]
+    for t in given:
+        f(t).backward()
+    near(given[0].grad, given[1].grad)
+    if name == "group_norm":
+        return  # Transforms take torch's derivative apart into operations on float16.
+    # 1 / sqrt(var), .005, has 16 bits, and counts 64 / 2^11 here.
+    found: Any = torch.func.grad(f)(x)
+    assert bool(((wide(found) - given[1].grad).abs() <= 2.0**-20).all())

@@ -1,8 +1,7 @@
 """Norms, and what is normalised by them, do not depend on the scale of a row, nor do derivatives.
 
 A function of the ratios of numbers is the same of numbers times 2^k, bit for bit where no component
-leaves the range, and its derivative 2^-k times as large. `tests/mcf/test_derivative_sweep.py`
-compares both with exact results.
+leaves the range, and its derivative 2^-k times as large. Norms are compared with mpmath.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
@@ -67,6 +67,64 @@ def test_scaleless_function_of_scaled_rows_has_the_same_bits(name: str, dtype: A
     for k in (1, 2):
         assert_all_same_bits(values[k].components, values[0].components)
         assert_all_same_bits(slopes[k].components, slopes[0].components)
+
+
+@pytest.mark.sampled(every=4)
+@on_torch
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16, F32, F64])
+@pytest.mark.parametrize("p", [-1.5, 0.5, 1.1, 2.0, 3.0, 10.0])
+def test_vector_norm_derivative_is_a_power_of_the_quotient(dtype: Any, p: float) -> None:
+    for k in (0, *SCALES[dtype]):
+        x: Any = (mcf.tensor([3.0, -1.0, 1.75], 2, dtype) * 2.0**k).requires_grad_()
+        torch.linalg.vector_norm(x, p).backward()
+        with mpmath.workprec(300):
+            sizes = [mpmath.mpf(c) for c in (3, 1, 1.75)]
+            norm = mpmath.fsum(s ** mpmath.mpf(p) for s in sizes) ** (1 / mpmath.mpf(p))
+            slopes = [(s / norm) ** (mpmath.mpf(p) - 1) for s in sizes]
+            unit = mpmath.mpf(torch.finfo(dtype).eps) ** 2 / 4
+            for found, want, sign in zip(x.grad.to_mpmath(), slopes, (1, -1, 1), strict=True):
+                # A norm of a few u^2, p - 1 times as much in the power, and half of float16's
+                # smallest number in each component.
+                assert abs(found * sign - want) <= (64 + 16 * abs(p)) * unit * want + 2.0**-24 * (
+                    dtype is F16
+                )
+
+
+@on_torch
+@pytest.mark.parametrize("name", ["dist", "cdist", "pdist", "pairwise_distance", "renorm", "norm"])
+def test_distances_of_powers_have_derivatives_at_every_scale(name: str) -> None:
+    functions: dict[str, Callable[[Any], Any]] = {
+        "dist": lambda x: torch.dist(x[0], x[1], 3),
+        "cdist": lambda x: torch.cdist(x[0], x[1], 3),
+        "pdist": lambda x: F.pdist(x[0], 3),
+        "pairwise_distance": lambda x: F.pairwise_distance(x[0], x[1], 3, eps=0.0),
+        "renorm": lambda x: torch.renorm(x, 3, 0, 2.0**60) if x[0, 0, 0].abs() > 2**50 else x,
+        "norm": lambda x: torch.linalg.norm(x[0]) + x.norm(3, 1).sum() + torch.norm(x, 2.5),
+    }
+    for k in (100, -70):
+        x = (rows(F32) * 2.0**k).requires_grad_()
+        w = (rows(F32).to(F64) * 2.0**k).requires_grad_()
+        for t in (x, w):
+            functions[name](t).sum().backward()
+        # A few u^2 of the largest.
+        gap = (x.grad.to(F64) - w.grad).abs().max()
+        assert gap <= 2.0**-41 * w.grad.abs().max()
+
+
+@on_torch
+def test_matrix_norm_and_lists_of_norms_have_derivatives_beyond_squares() -> None:
+    x: Any = mcf.tensor([[3.0, 4.0], [0.0, 0.0]], 2, F32) * 2.0**100
+    for function in (
+        torch.linalg.matrix_norm,
+        torch.linalg.norm,
+        lambda x: torch.linalg.norm(x, "fro"),
+        lambda x: torch.norm(x, "fro", (0, 1)),
+        lambda x: torch.linalg.norm(x, dim=1)[0],
+    ):
+        leaf = x.clone().requires_grad_()
+        function(leaf).backward()
+        assert abs(leaf.grad.to_fractions()[0][0] - Fraction(3, 5)) < Fraction(1, 2**44)
+        assert leaf.grad[1].tolist() == [0.0, 0.0]
 
 
 @on_torch
