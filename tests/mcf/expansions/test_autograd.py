@@ -1,7 +1,6 @@
 """Derivatives at the expansion's own precision: mixed operands, hooks, losses, compiled functions.
 
-Those of functions are compared with mpmath in `test_composed.py` and
-`test_elementary_functions.py`.
+`tests/mcf/test_derivative_sweep.py` compares those of functions with exact results.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Functions written in others: values and two derivatives against mpmath, and exact cases.
+"""Functions written in others: exact cases, and logit where its digits cancel.
 
-Sums of a few accurate operations, so the bound is theirs times a small number: 64 units of
-2^-(terms * p). Caught mutants: pi / 180, ln 2 or 1 / 6 as doubles; logit by 1 - x alone; the angle
-of sinc multiplied by pi before it is reduced; quantile weights rounded to a double.
+`tests/mcf/test_derivative_sweep.py` has values and derivatives of all. Caught mutants: logit by
+1 - x alone; quantile weights rounded to a double.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Functions that torch takes apart above its operators are whole inside torch.func, see 217.
+"""Functions that torch takes apart above its operators are whole inside torch.func.
 
-Values and derivatives have the bits of outside, or an error says what torch would round. Plain
-tensors have what torch gives them. The inputs have digits in both components: constants of double
-precision, as torch's own decomposition has, are off by 1e-17 in each.
+Second derivatives are those of outside, or an error says what torch would round; values and first
+derivatives are in `test_function_calls.py`. Plain tensors have what torch gives them. The inputs
+have digits in both components: constants of double precision are off by 1e-17 in each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Functions that torch.func gets as operators of torch's: values and derivatives are those outside.
+"""Functions that torch.func gets as operators of torch's: second derivatives are those outside.
 
-Values are the same bits, derivatives differ by the order of sums. Caught mutants: a backward pass
-in the components' dtype; an average divided by a double; gradients of a mapped function of one
-element taken for those of all; a derivative given that torch computes in double precision.
+`test_function_calls.py` has values and first derivatives. Caught mutants: a backward pass in the
+components' dtype; gradients of a mapped function of one element taken for those of all; a
+derivative given that torch computes in double precision.
 """
 
 from __future__ import annotations
