@@ -478,8 +478,61 @@ def numbers(x: Any) -> list[Fraction | float]:
     ]
 
 
-def elementwise(
+# Arguments of second derivatives: one of them is in the domain of each function.
+_MIDDLE = ("0.31", "0.82", "-0.64", "1.27", "-1.9", "3.7", "11.3")
+
+
+def second_derivatives(
     function: Function, fmt: Format, terms: int, of: Callable[..., Any] | None = None
+) -> Tally:
+    """Return which second derivatives of a function of one number are wrong.
+
+    They are compared with differences of ball arithmetic, at sizes near 1. The error may be 4 times
+    that of a first derivative, of 1 + |f''|: their formulas add up terms of that size.
+    """
+    digits = "123456789123456789123456789123456789"
+    x: Any = mcf.tensor([v + digits for v in _MIDDLE], terms, fmt.dtype).requires_grad_()
+    points, name = numbers(x), function.name
+    (slope,) = torch.autograd.grad((of or function.of)(x).sum(), x, create_graph=True)
+    found: list[Any] = [Fraction(0)] * len(points)
+    if slope.requires_grad:
+        found = numbers(torch.autograd.grad(slope.sum(), x)[0])
+    tally, before = Tally(), ctx.prec
+    ctx.prec = 2000
+    try:
+        for point, got in zip(points, found, strict=True):
+            if abs(point) <= function.smallest or (1 if point > 0 else -1) not in function.signs:
+                continue
+            at = ball(Fraction(point))
+            h = arb(2) ** -300
+            try:
+                ends = function.exact(at + h), function.exact(at), function.exact(at - h)
+                exact = arb((ends[0] - 2 * ends[1] + ends[2]) / h**2)
+            except (OverflowError, ValueError):
+                continue
+            if not _sharp(exact, fmt.p * terms + 20, arb(2) ** -fmt.p * terms):
+                tally.unknown += 1
+                continue
+            tally.tried += 1
+            limit = (4.0 * USUAL, float(SUBNORMALS))
+            kind, units = judge(got, exact, fmt, terms, limit, None, 1 + abs(exact))
+            ctx.prec = 2000
+            if kind:
+                tally.failures.append(
+                    Failure(name, "second derivative", fmt.name, terms, kind, units,
+                            f"{float(point):.4g}", f"{float(got):.6g}", exact.str(6, radius=False))
+                )  # fmt: skip
+    finally:
+        ctx.prec = before
+    return tally
+
+
+def elementwise(
+    function: Function,
+    fmt: Format,
+    terms: int,
+    of: Callable[..., Any] | None = None,
+    every: int = 1,
 ) -> Tally:
     """Return what is wrong with value and derivatives of a function at all sizes.
 
@@ -488,8 +541,9 @@ def elementwise(
         fmt: of the components.
         terms: their number.
         of: computes it in the place of `function.of`.
+        every: tries each `every`-th point.
     """
-    columns = arguments(function, fmt, terms)
+    columns = [column[::every] for column in arguments(function, fmt, terms)]
     x: list[Any] = [mcf.tensor(c, terms, fmt.dtype).requires_grad_() for c in columns]
     points = list(zip(*(numbers(v) for v in x), strict=True))
     value = (of or function.of)(*x)
@@ -633,8 +687,19 @@ def _run(op: Any, given: Any, leaves: list[Any], weights: list[Tensor] | None) -
     return results, weights, slopes
 
 
-def sampled(name: str, op: Any, fmt: Format, terms: int, count: int = 1) -> Tally:
-    """Values and derivatives of a function on torch's first samples that have any, scaled."""
+def sampled(
+    name: str, op: Any, fmt: Format, terms: int, count: int = 1, few: bool = False
+) -> Tally:
+    """Return what is wrong with a function on torch's first samples that have any, scaled.
+
+    Args:
+        name: of the function.
+        op: computes it.
+        fmt: of the components.
+        terms: their number.
+        count: of the samples.
+        few: tries three scales only: as they are, and the smallest and the largest one.
+    """
     tally, left = Tally(), count
     for sample in _samples(name, op, 1000):
         before = tally.tried
@@ -642,7 +707,8 @@ def sampled(name: str, op: Any, fmt: Format, terms: int, count: int = 1) -> Tall
         floats = [x for x in every_function.floats(given) if x.numel()]
         if not floats:
             continue
-        for scale in _scales(fmt, terms, len(floats)):
+        scales = _scales(fmt, terms, len(floats))
+        for scale in (scales[0], scales[1], scales[6]) if few else scales:
             exponents_of = dict(zip(map(id, floats), scale, strict=True))
             made: dict[int, Any] = {}
 

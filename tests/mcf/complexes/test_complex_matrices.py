@@ -256,3 +256,65 @@ def test_matrices_without_elements() -> None:
     assert linalg.det(z).item() == 1
     assert linalg.inv(z).shape == linalg.cholesky(z).shape == (0, 0)
     assert linalg.solve(z, numbers(F64, 2, 0, 3)).shape == (0, 3)
+
+
+def test_powers_0_and_1() -> None:
+    z = mcf.complex([[1.0, float("inf")], [float("nan"), 0.0]], [[1.0, 0.0], [2.0, float("inf")]])
+    eye = torch.eye(2, dtype=torch.complex64)
+    assert torch.equal(torch.linalg.matrix_power(z, 0).to_plain(), eye)
+    w = mcf.complex([[1.0, 2.0], [3.0, 4.0]], 1.0)
+    once = torch.linalg.matrix_power(w, 1)
+    once.mul_(2)
+    assert torch.equal(w.real.to_plain(), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (2, 3, 0)])
+def test_lu_without_elements(shape: tuple[int, ...]) -> None:
+    like = torch.zeros(shape, dtype=torch.complex128)
+    z = mcf.complex(like.real.clone(), like.imag.clone())
+    for found, expected in zip(torch.linalg.lu(z), torch.linalg.lu(like), strict=True):
+        assert found.shape == expected.shape
+    assert torch.equal(torch.linalg.lu(z)[0].to_plain(), torch.linalg.lu(like)[0])
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    z = mcf.complex([[1.0, 2.0], [3.0, 4.0]], 1.0)
+    for dims in (-1, 3):
+        with pytest.raises(RuntimeError, match="dims must be 0 to 2"):
+            torch.tensordot(z, z, dims)
+    with pytest.raises(RuntimeError, match=r"shape \[3, 2, 2\] does not broadcast"):
+        torch.addmm(torch.stack([z, z, z]), z, z)
+    with pytest.raises(RuntimeError, match=r"shapes \[2, 2\] and \[\]"):
+        torch.linalg.lstsq(z, z[0, 0])
+
+
+def test_products_accumulate_both_parts_at_once() -> None:
+    """(1 + 2^-60 i) and its like: parts that cancel to the last bit are right."""
+    a = mcf.complex_tensor([["1", "1"], ["2", "j"]], 2, F64)
+    b = mcf.complex(mcf.tensor([2.0**60, -(2.0**60)], 2, F64), mcf.tensor([1, 3], 2, F64))
+    assert (a @ b).to_fractions() == [(0, 4), (2**61 - 3, 2 - 2**60)]
+    x, y = numbers(F64, 3, 4, 5), numbers(F64, 3, 5, seed=3)
+    with mpmath.workprec(900):
+        want = [mpmath.fdot(row, y.to_mpmath()) for row in x.to_mpmath()]
+        limit = mcf.bound("matmul", 3, F64, count=10)
+        size = mpmath.mpf((abs(x).sum(1) * abs(y).max()).max().item())
+        for got, t in zip((x @ y).to_mpmath(), want, strict=True):
+            for part in ("real", "imag"):
+                error = abs(getattr(got, part) - getattr(t, part))
+                assert error <= limit.relative * abs(getattr(t, part)) + 2 * limit.of_terms * size
+        # Mutant: the last component of x is lost.
+        lossy = (mcf.complex(x.real.to(terms=2), x.imag.to(terms=2)) @ y).to_mpmath()
+        assert (
+            max(abs(a - t) for a, t in zip(lossy, want, strict=True)) > 1000 * limit.relative * size
+        )
+    assert torch.allclose(torch.vdot(y, y), mcf.complex((abs(y) ** 2).sum(), 0), rtol=1e-40)
+
+
+def test_products_of_views_are_those_of_copies() -> None:
+    x, y = numbers(F64, 2, 3, 50), numbers(F64, 2, 3, 50, seed=1)
+    want = x * y
+    found = (x.mT * y.mT).mT
+    for a, b in ((found.real, want.real), (found.imag, want.imag)):
+        assert all(map(torch.equal, a.components, b.components))
+    # Broadcast, by the same kernel.
+    assert torch.equal(x * y[:1], torch.stack([x[k] * y[0] for k in range(3)]))

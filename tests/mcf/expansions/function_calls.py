@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import re
@@ -39,6 +40,9 @@ SIZES = (0, 1, 2, 3, 7, 8, 31, 33, 255, 1023, 1025)
 # CPU's executor engage at the second call.
 COMPARED = (1, 2, 10)
 CALLS = {"torch": 2, "numba": 10, "triton": 2}
+# Functions of which torch's tangents and gradients take another part of a matrix for the whole, or
+# which choose signs and phases.
+MATRICES = re.compile(r"linalg\.|cholesky|svd|lu|qr|ormqr|geqrf|logdet|triangular|pinv|orgqr")
 ERRORS = (RuntimeError, ValueError, IndexError, NotImplementedError, TypeError, AssertionError)
 
 
@@ -62,8 +66,8 @@ EXPECTED = (
     ),
     (
         r"as_strided.*|resize_",
-        "transposed|stepped",
-        "its result depends on the layout",
+        "transposed|stepped|jvp, .* tangent",
+        "its result depends on the layout, and elements may overlap",
     ),
     (
         r"tensordot",
@@ -86,9 +90,15 @@ EXPECTED = (
         "a vmap over a count of results",
     ),
     (
-        r"nn\.functional\.(binary_cross_entropy_with_logits|multilabel_soft_margin_loss|tanhshrink)",
+        r"__rdiv__|nn\.functional\.(binary_cross_entropy_with_logits|multilabel_soft_margin_loss"
+        r"|tanhshrink|cosine_embedding_loss|gaussian_nll_loss)",
         r"(vjp|jvp|vmap), .* bits of result",
         "torch takes it apart into other steps (docs/semantics.md)",
+    ),
+    (
+        r"logcumsumexp",
+        r"vjp, .* gradient 0 is off by",
+        "torch's own derivative has a difference of exponentials that cancels",
     ),
     (
         r"_softmax_backward_data",
@@ -457,6 +467,36 @@ def distant_gradients(
             yield f"gradient {k} is off by {float((off / max(float(size.max()), 1e-3)).max()):.2g}"
 
 
+def distant_tangents(
+    case: Case, slopes: Sequence[list[Tensor] | None], results: Sequence[Any], tangents: Any
+) -> Iterator[str]:
+    """Describe a tangent along a quarter of the operands that is not the sum of the gradients.
+
+    The weights of results are those of the gradients; twelve bits are left to conditioning.
+    """
+    dtype, terms = case.form
+    operands = functions.floats(case.arguments(None, False))
+    if len({*map(id, operands)}) < len(operands) or MATRICES.match(functions.name_of(case.op)):
+        return
+    wide = functools.partial(torch.Tensor.to, dtype=torch.float64)
+    pairs = [(r, t) for r, t in zip(results, tangents, strict=True) if isinstance(r, mcf.MCFTensor)]
+    if any(not isinstance(t, mcf.MCFTensor) or t.dtype is not dtype for _, t in pairs):
+        return
+    along = [wide(_weights(r.detach())) * wide(t.detach()) for r, t in pairs]
+    back = [
+        wide(mcf.MCFTensor(list(slope))) * wide(x) / 4
+        for slope, x in zip(slopes, operands, strict=True)
+        if slope is not None
+    ]
+    size = sum(float(p.abs().sum()) for p in back)
+    off = sum((p.sum() for p in along), mcf.tensor(0, 2, torch.float64))
+    off = abs(float(off - sum((p.sum() for p in back), mcf.tensor(0, 2, torch.float64))))
+    if math.isfinite(size) and off > 2.0**12 * (torch.finfo(dtype).eps / 2) ** terms * max(
+        size, 1e-3
+    ):
+        yield f"tangent is off by {off / max(size, 1e-3):.2g}"
+
+
 def _is_refusal(error: Exception) -> bool:
     return isinstance(error, mcf.UnsupportedError) or "expansion tensor" in str(error)
 
@@ -549,7 +589,7 @@ def _layouts(
 def _written(
     case: Case, want: Call, uncertain: bool, tried: Counter[str]
 ) -> Iterator[tuple[str, str]]:
-    """Try `out=` with NaN in it, and the in-place method."""
+    """Try `out=` with NaN in it, the method and the in-place method."""
 
     def into(*args: Any, **kwargs: Any) -> Any:
         like = case.op(*args, **kwargs)
@@ -561,6 +601,8 @@ def _written(
         return found
 
     forms = [("out=", into)] if case.op.supports_out else []
+    if case.op.method_variant is not None:
+        forms.append(("method", case.op.method_variant))
     if case.op.inplace_variant is not None:
         forms.append(("in place", case.op.inplace_variant))
     for name, form in forms:
@@ -651,6 +693,9 @@ def _transforms(
                 yield f"{name}, call {call}", text
             if name == "vmap":
                 for text in differing_bits(_numbers(others), want.numbers):
+                    yield f"{name}, call {call}", text
+            if name == "jvp" and slopes:
+                for text in distant_tangents(case, slopes, out, others):
                     yield f"{name}, call {call}", text
             if name == "vjp":
                 for text in distant_gradients([_parts(g) for g in others], slopes, case.form):

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten
 import mcf
 from mcf.expansions.dispatch.registry import FUNCTIONS
 from mcf.expansions.dispatch.torch_functions import by_place
+from tests.mcf.expansions.inputs import hard
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_torch")]
 
@@ -88,6 +89,16 @@ def test_other_names_are_refused() -> None:
 
 
 X, Y = (mcf.tensor(PLAIN + k, 2, PLAIN.dtype) for k in (0, 1))
+V, W = (mcf.MCFTensor(hard(torch.float64, 2, 24, seed)) for seed in (1, 2))
+A, B = V.reshape(4, 6), W.reshape(6, 4)
+PLACES = torch.tensor([3, 1, 3])
+linear: Any = torch.nn.functional.linear
+
+
+def _like(x: Any) -> Any:
+    return torch.zeros_like(x)
+
+
 BY_NAME: dict[str, tuple[Any, Any]] = {
     "log2": (lambda: torch.log2(input=Y), lambda: torch.log2(Y)),
     "as NumPy": (lambda: torch.log2(x=Y), lambda: torch.log2(Y)),
@@ -107,6 +118,24 @@ BY_NAME: dict[str, tuple[Any, Any]] = {
     "where": (lambda: torch.where(input=X, other=Y, condition=X > 1),
               lambda: torch.where(X > 1, X, Y)),
     "written in Python": (lambda: torch.nn.functional.tanh(input=X), lambda: torch.tanh(X)),
+    "cat out": (lambda: torch.cat([V, W], out=_like(torch.cat([V, W]))), lambda: torch.cat([V, W])),
+    "stack out": (lambda: torch.stack([V, W], dim=1, out=_like(torch.stack([V, W], 1))),
+                  lambda: torch.stack([V, W], 1)),
+    "hstack out": (lambda: torch.hstack([V, W], out=_like(torch.cat([V, W]))),
+                   lambda: torch.cat([V, W])),
+    "clamp out": (lambda: torch.clamp(V, min=-0.5, max=0.5, out=_like(V)),
+                  lambda: V.clamp(-0.5, 0.5)),
+    "clamp by name": (lambda: torch.clamp(input=V, min=-0.5), lambda: V.clamp(-0.5)),
+    "matmul": (lambda: torch.matmul(input=A, other=B), lambda: A @ B),
+    "matmul of": (lambda: A.matmul(other=B), lambda: A @ B),
+    "linear": (lambda: linear(input=A, weight=A, bias=V[:4]), lambda: linear(A, A, V[:4])),
+    "flip": (lambda: torch.flip(input=A, dims=(0,)), lambda: A.flip(0)),
+    "index_select": (lambda: torch.index_select(input=V, dim=0, index=PLACES), lambda: V[PLACES]),
+    "cat": (lambda: torch.cat(tensors=[V, W], dim=0), lambda: torch.cat([V, W])),
+    "zeros_like": (lambda: torch.zeros_like(input=V), lambda: V.new_zeros(24)),
+    "ones_like": (lambda: torch.ones_like(V, requires_grad=True).detach(), lambda: V.new_ones(24)),
+    "new_zeros": (lambda: V.new_zeros(size=(24,)), lambda: V.new_zeros(24)),
+    "power in place": (lambda: V.abs().clone().pow_(W), lambda: V.abs() ** W),
 }  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader
 import mcf
 from mcf.expansions.interchange.copying import rebuild
 from tests.helpers import assert_all_same_bits
+from tests.helpers.modes import Seen
 
 
 class Scale(nn.Module):
@@ -58,15 +61,6 @@ def test_a_parameter_stays_an_expansion_through_the_module_methods() -> None:
     module.zero_grad()
 
 
-def test_deep_copies_of_views_share_memory_as_the_originals_do() -> None:
-    x = mcf.tensor([1.0, 2.0])
-    view = x[1:]
-    x2, view2 = copy.deepcopy((x, view))
-    view2.zero_()
-    assert x2.tolist() == [1, 0]
-    assert x.tolist() == [1, 2]
-
-
 def test_loaders_collate() -> None:
     data = [(mcf.tensor([float(k), "0.1"]), k) for k in range(4)]
     batches = list(DataLoader(data, batch_size=2))
@@ -90,6 +84,102 @@ def test_shared_memory() -> None:
 
 class Own(mcf.MCFTensor):
     """A type of a user's."""
+
+
+def pair(terms: int = 2, dtype: torch.dtype = torch.float64) -> Any:
+    whole = torch.arange(6, dtype=dtype).reshape(2, 3) - 2
+    return mcf.MCFTensor([whole * 2.0 ** (-60 * k) for k in range(terms)])
+
+
+def with_gradient() -> Any:
+    x = pair().requires_grad_()
+    (x * x).sum().backward()
+    return x
+
+
+def with_attribute() -> Any:
+    x = pair()
+    x.name_of_it = ["kept"]
+    return x
+
+
+def of_inference() -> Any:
+    with torch.inference_mode():
+        return pair()
+
+
+COPIED: dict[str, Callable[[], Any]] = {
+    "one component": lambda: pair(1),
+    "four": lambda: pair(4, torch.float32),
+    "half": lambda: pair(2, torch.bfloat16),
+    "empty": lambda: mcf.MCFTensor([torch.zeros(0, 3), torch.zeros(0, 3)]),
+    "number": lambda: pair()[0, 0].clone(),
+    "parameter": lambda: nn.Parameter(pair()),
+    "of inference": of_inference,
+    "gradient": with_gradient,
+    "attribute": with_attribute,
+    "own type": lambda: Own(pair().components),
+    "view": lambda: pair()[1:],
+    "transposed": lambda: pair().t(),
+    "expanded": lambda: pair()[:1].expand(4, 3),
+    "one memory": lambda: mcf.MCFTensor(torch.eye(2, 3, dtype=torch.float64).unbind()),
+    "meta": lambda: pair().to("meta"),
+}
+
+
+def described(x: Any) -> list[Any]:
+    """Return what a copy has to have, apart from numbers and inference mode."""
+    memory = [c.untyped_storage().nbytes() for c in x.components]
+    grad = None if x.grad is None else x.grad.tolist()
+    others = {k: v for k, v in x.__dict__.items() if k[:2] != "_c" and k != "_terms"}
+    flags = x.requires_grad, x.is_leaf, isinstance(x, nn.Parameter)
+    return [type(x), x.shape, x.stride(), x.storage_offset(), memory, grad, flags, others]
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_deep_copy_has_everything_in_memory_of_its_own(name: str) -> None:
+    x = COPIED[name]()
+    y = copy.deepcopy(x)
+    with torch.inference_mode():
+        inside = copy.deepcopy(x)
+    for found in (y, inside):
+        assert described(found) == described(x)
+        places = {c.data_ptr() for c in found.components} - {0}
+        assert not places & {c.data_ptr() for c in x.components}
+        if not x.is_meta:
+            assert_all_same_bits(found.components, x.components, name)
+    assert y.is_inference() is False
+    assert inside.is_inference()
+
+
+def test_deep_copy_of_several_copies_shared_memory_once() -> None:
+    """Mutants: memory that was met copied again; the components left out of the memo."""
+    x = pair()
+    first, view, again = x.components[0], x[1:], x
+    for given in ([x, view, first, again], [view, first, x, again], [first, x, view, again]):
+        copies = copy.deepcopy(given)
+        own = copies[[g is x for g in given].index(True)]
+        own.fill_(7.5)
+        for t in copies:
+            assert t.tolist() == torch.full(t.shape, 7.5).tolist()
+        assert copies[-1] is own
+        assert x[0, 0].item() == -2
+    a, b = copy.deepcopy([x, x.components])
+    assert b[0] is a.components[0]
+
+
+def test_deep_copy_is_seen_by_modes_and_refused_of_a_result() -> None:
+    x = pair()
+    with Seen() as seen:
+        copy.deepcopy(x)
+    assert seen.seen
+    with pytest.raises(RuntimeError, match="graph leaves"):
+        copy.deepcopy(x.requires_grad_() * 2)
+    hooked = pair().requires_grad_()
+    hooked.register_hook(lambda grad: grad * 2)
+    copied = copy.deepcopy(hooked)
+    copied.sum().backward()
+    assert copied.grad.tolist() == [[1.0] * 3] * 2
 
 
 def test_copies_of_a_users_type_have_it() -> None:

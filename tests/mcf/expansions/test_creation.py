@@ -336,14 +336,6 @@ def test_arrays_of_no_numbers_are_refused(kind: Any) -> None:
         mcf.tensor(np.zeros(2, dtype=kind))
 
 
-def test_nothing_stands_below_an_infinity() -> None:
-    """Mutant: (inf, 1) taken for normalised, since 1 does not change inf."""
-    x = mcf.from_components([torch.tensor([math.inf, -math.inf]), torch.ones(2)])
-    high, low = x.components
-    assert high.tolist() == [math.inf, -math.inf]
-    assert low.tolist() == [0, 0]
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_a_sum_of_components_whose_partial_sums_overflow(dtype: torch.dtype) -> None:
     top, tiny = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal * 2**-3
@@ -396,18 +388,6 @@ def test_a_plain_tensor_is_copied_whatever_its_layout(dtype: torch.dtype) -> Non
         assert one.components[0].data_ptr() != plain.data_ptr()
     assert mcf.tensor(plain, 2, dtype, requires_grad=True).requires_grad
     assert not mcf.tensor(plain.clone().requires_grad_(), 2, dtype).requires_grad
-
-
-def test_few_floats_are_rounded_as_many() -> None:
-    """Mutant: the first component in the place of the sum."""
-    x = mcf.MCFTensor(hard(torch.float32, 3, 30, 5))
-    largest = torch.finfo(torch.float64).max
-    beyond = mcf.MCFTensor([torch.tensor([v], dtype=torch.float64) for v in (largest, 2.0**969)])
-    for few in (x, x.to(torch.float64, terms=2), beyond, mcf.tensor([-0.0, math.inf, math.nan])):
-        many = torch.cat([few, few.new_zeros(40)]).tolist()
-        got = torch.tensor(few.tolist(), dtype=torch.float64)
-        expected = torch.tensor(many[: few.numel()], dtype=torch.float64)
-        assert_all_same_bits([got], [expected], "floats")
 
 
 def test_tensor_of_a_mixed_list_has_the_dtype_that_torch_tensor_gives() -> None:

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import mcf
+from tests.helpers.everyday import everyday
 
 calls = pytest.importorskip("tests.mcf.expansions.function_calls")
 functions = calls.functions
@@ -44,6 +45,31 @@ def surveyed(name: str, count: int, executors: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("name", OPS)
 def test_call_of_a_sample_is_as_torchs_with_the_same_bits(name: str) -> None:
     assert surveyed(name, 1, ("torch", "numba")) == []
+
+
+# Functions that torch.func gets as operators of torch's, or that torch takes apart above these.
+TRANSFORMED = {
+    *(f"nn.functional.{name}" for name in (
+        "conv1d", "conv2d", "conv_transpose2d", "layer_norm", "group_norm", "batch_norm",
+        "avg_pool2d", "max_pool1d", "max_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d",
+        "interpolate.bilinear", "interpolate.bicubic", "pad.reflect", "pad.replicate",
+        "grid_sample", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy",
+        "glu", "hardswish", "hardtanh", "softshrink", "prelu", "selu", "pdist",
+        "poisson_nll_loss", "scaled_dot_product_attention", "cross_entropy",
+    )),
+    "cdist", "special.ndtr", "quantile", "nanquantile", "cov", "std", "var",
+}  # fmt: skip
+EVERY_SIXTH = {name for k, name in enumerate(OPS) if k % 6 == 5}
+
+
+@pytest.mark.parametrize("name", everyday(OPS, TRANSFORMED | EVERY_SIXTH))
+def test_call_on_the_torch_executor_is_as_torchs_with_the_same_bits(name: str) -> None:
+    found = []
+    for case in calls.cases(1, [OPS[name]]):
+        for text in calls.grouped(calls.failures(case, ("torch",), ("plain", "grad"))):
+            if not calls.is_expected(name, text):
+                found.append(f"{case} {text}")
+    assert found == []
 
 
 # Faults of formats other than float64, which the first sample has not: results of another dtype,
@@ -109,7 +135,8 @@ class Mutant:
     """A function in place of an entry of torch's list, which is wrong on expansions alone."""
 
     name = variant_test_name = "mutant"
-    supports_autograd, supports_out, inplace_variant = True, False, None
+    supports_autograd, supports_out = True, False
+    method_variant = inplace_variant = None
 
     def __init__(self, right: Callable[..., Any], wrong: Callable[..., Any]) -> None:
         self.right, self.wrong, self.count = right, wrong, 0

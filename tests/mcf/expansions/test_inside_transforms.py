@@ -1,8 +1,8 @@
-"""Functions that torch takes apart above its operators are whole inside torch.func, see 217.
+"""Functions that torch takes apart above its operators are whole inside torch.func.
 
-Values and derivatives have the bits of outside, or an error says what torch would round. Plain
-tensors have what torch gives them. The inputs have digits in both components: constants of double
-precision, as torch's own decomposition has, are off by 1e-17 in each.
+Second derivatives are those of outside, or an error says what torch would round; values and first
+derivatives are in `test_function_calls.py`. Plain tensors have what torch gives them. The inputs
+have digits in both components: constants of double precision are off by 1e-17 in each.
 """
 
 from __future__ import annotations
@@ -25,65 +25,6 @@ pytestmark = [
 F64 = torch.float64
 X = mcf.tensor([["0.3", "-1.7", "2.2", "0.9"], ["0.1", "5", "-9", "0.7"]], dtype=F64)
 PLAIN = torch.tensor([0.1, 0.7, 2.3, 0.9], dtype=F64)
-CLASSES = torch.tensor([1, 2])
-QUERY = mcf.tensor([[[k % 7 - 3, k % 5] for k in range(3)] for _ in range(2)], dtype=F64) / 7
-KEYS, VALUES = QUERY * 3, QUERY.square() - 1
-BESIDE = torch.tensor([[[0.1, 0.3], [0.7, 0.9], [0.2, 0.6]]] * 2, dtype=F64)
-
-
-def _quantile(function: Any, way: str) -> Callable[[Any], Any]:
-    return lambda x: function(x, torch.tensor([0.1, 0.7], dtype=F64), -1, interpolation=way)
-
-
-def _attended(key: Any, **options: Any) -> Callable[[Any], Any]:
-    return lambda q: F.scaled_dot_product_attention(q, key, VALUES[0], **options)
-
-
-WHOLE: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "ndtr": (torch.special.ndtr, X),
-    "quantile": (_quantile(torch.quantile, "linear"), X),
-    "quantile of all": (lambda x: torch.quantile(x, 0.3, keepdim=True), X),
-    "midpoint": (_quantile(torch.quantile, "midpoint"), X),
-    "nanquantile": (_quantile(torch.nanquantile, "linear"), X),
-    "poisson_nll_loss": (
-        lambda x: F.poisson_nll_loss(x.abs(), x.abs(), log_input=False, full=True),
-        X,
-    ),
-    "attention": (_attended(KEYS[0], is_causal=True), QUERY),
-    "attention by scale": (_attended(KEYS[0], scale=0.1), QUERY),
-    "attention of plain keys": (_attended(BESIDE[0]), QUERY),
-    "cross_entropy": (
-        lambda x: F.cross_entropy(x, CLASSES, label_smoothing=0.1),
-        torch.stack([X, X * 3]),
-    ),
-    "probabilities": (
-        lambda x: F.cross_entropy(x, PLAIN.expand(2, 4), PLAIN, label_smoothing=0.1),
-        torch.stack([X, X * 3]),
-    ),
-    "group_norm": (
-        lambda x: F.group_norm(x, 1, PLAIN[:2]) ** 2,
-        torch.stack([X, X * 3])[:, None].reshape(2, 1, 2, 4),
-    ),
-    "cov": (lambda x: torch.cov(x, aweights=PLAIN), torch.stack([X, X * 3])),
-}
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_values_and_derivatives_of_outside(name: str) -> None:
-    function, rows = WHOLE[name]
-    assert_alike(torch.func.vmap(function)(rows), torch.stack([*map(function, rows)]), name)
-
-    def total(x: Any) -> Any:
-        return function(x).sum()
-
-    x = rows[0].clone().requires_grad_()
-    (slope,) = torch.autograd.grad(total(x), x)
-    near = 2.0**-100 * slope.abs().max()
-    assert bool(((torch.func.grad(total)(rows[0]) - slope).abs() <= near).all())
-    each = torch.func.vmap(torch.func.grad(total))(rows)
-    assert bool(((each[0] - slope).abs() <= near).all())
-    along = torch.func.jvp(total, (rows[0],), (torch.ones_like(rows[0]),))[1]
-    assert bool((along - slope.sum()).abs() <= 16 * near)
 
 
 def test_second_derivatives_each_way() -> None:
@@ -137,8 +78,12 @@ def test_plain_tensors_go_through_the_transform() -> None:
 
 def test_plain_tensors_have_what_torch_gives() -> None:
     plain = X.to_plain()
-    for name in ("ndtr", "quantile", "cov"):
-        function = WHOLE[name][0]
+    functions: dict[str, Callable[[Any], Any]] = {
+        "ndtr": torch.special.ndtr,
+        "quantile": lambda x: torch.quantile(x, torch.tensor([0.1, 0.7], dtype=F64), -1),
+        "cov": lambda x: torch.cov(x, aweights=PLAIN),
+    }
+    for name, function in functions.items():
         rows = torch.stack([plain, plain]) if name == "cov" else plain
         want = torch.stack([*map(function, rows)])
         assert torch.allclose(torch.func.vmap(function)(rows), want, rtol=1e-14)

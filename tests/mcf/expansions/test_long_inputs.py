@@ -20,6 +20,7 @@ import torch
 
 import mcf
 from mcf.convert.numbers import components_of
+from mcf.expansions import progressions
 from mcf.kernels.exact import rounding
 from mcf.kernels.formats import FORMATS, format_of
 
@@ -150,8 +151,12 @@ PROGRESSIONS = [
 @pytest.mark.sampled(every=16)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-def test_every_number_of_a_progression_is_the_nearest(dtype: torch.dtype, terms: int) -> None:
+@pytest.mark.parametrize("many", [1 << 60, 1], ids=["steps", "kernels"])
+def test_every_number_of_a_progression_is_the_nearest(
+    dtype: torch.dtype, terms: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Mutants: a + k s rounded on the way; numbers on a border that are left where they are."""
+    monkeypatch.setattr(progressions, "_MANY", many)
     fmt = format_of(dtype)
     for a, b, s in PROGRESSIONS:
         x = mcf.arange(a, b, s, terms=terms, dtype=dtype)

@@ -1,8 +1,8 @@
-"""Functions that torch.func gets as operators of torch's: values and derivatives are those outside.
+"""Functions that torch.func gets as operators of torch's: second derivatives are those outside.
 
-Values are the same bits, derivatives differ by the order of sums. Caught mutants: a backward pass
-in the components' dtype; an average divided by a double; gradients of a mapped function of one
-element taken for those of all; a derivative given that torch computes in double precision.
+`test_function_calls.py` has values and first derivatives. Caught mutants: a backward pass in the
+components' dtype; gradients of a mapped function of one element taken for those of all; a
+derivative given that torch computes in double precision.
 """
 
 from __future__ import annotations
@@ -72,9 +72,6 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "cdist": (lambda x: torch.cdist(x, OTHER), ROWS),
     "pdist": (F.pdist, ROWS),
 }
-# No derivative of a vector in torch: of a mapped loss by doubles, of none, for one gradient alone.
-ONE_GRADIENT = {"huber", "smooth_l1", "cdist", "pdist"}
-NO_TANGENT = {"cdist", "pdist", "grid_sample", "soft_margin"}
 NO_SECOND = {"cdist", "pdist", "binary_cross_entropy", "grid_sample"}
 
 
@@ -84,45 +81,6 @@ def _near(found: Any, expected: Any) -> bool:
     assert found.terms == expected.terms == 2
     assert found.shape == expected.shape
     return bool(((found - expected).abs().max() <= 2.0**-90 * expected.abs().max()).all())
-
-
-@pytest.mark.sampled(every=14)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_values_and_gradients(name: str) -> None:
-    function, x = FUNCTIONS[name]
-    other = x * 0.5 + 0.25
-    # A running mean is no function of one of several.
-    if name != "batch_norm":
-        both = torch.func.vmap(function)(torch.stack((x, other)))
-        outside = torch.stack((function(x), function(other)))
-        assert_all_same_bits(both.components, outside.components, name)
-
-    def total(x: Any) -> Any:
-        y = function(x)
-        # A norm's squares have no derivative but by eps.
-        return (y * y * y).sum()
-
-    given = x.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(total(given), given)
-    assert _near(torch.func.grad(total)(x), slope)
-    if name not in ONE_GRADIENT | {"batch_norm"}:
-        given = x.clone().requires_grad_()
-        y = function(given)
-        # Of normalised numbers the sum has no derivative.
-        weights = _numbers(y.numel())
-        (slope,) = torch.autograd.grad(y, given, weights.reshape(y.shape))
-        jacobian = torch.func.jacrev(function)(x).reshape(y.numel(), x.numel())
-        assert _near((weights @ jacobian).reshape(x.shape), slope)
-
-
-@pytest.mark.sampled(every=13)
-@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in NO_TANGENT])
-def test_tangents(name: str) -> None:
-    function, x = FUNCTIONS[name]
-    given = x.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(function(given).sum(), given)
-    _, along = torch.func.jvp(lambda x: function(x).sum(), (x,), (torch.full_like(x, 0.5),))
-    assert abs(along - 0.5 * slope.sum()) <= 2.0**-90 * slope.abs().sum()
 
 
 @pytest.mark.sampled(every=13)

@@ -173,20 +173,6 @@ def test_signs_are_exact(dtype: torch.dtype) -> None:
 
 
 @DTYPES
-def test_frexp_and_ldexp(dtype: torch.dtype) -> None:
-    x = mcf.tensor(["1", "0.5", "-3", "0", "0.99"], 2, dtype)
-    below = 1 - Fraction(1, 4 ** FORMATS[dtype].p)
-    x[4] = below
-    mantissa, exponent = torch.frexp(x)
-    for v, m, e in zip(x.to_fractions(), mantissa.to_fractions(), exponent.tolist(), strict=True):
-        assert v == m * Fraction(2) ** e
-        assert v == 0 or Fraction(1, 2) <= abs(m) < 1
-    back = torch.ldexp(mantissa, exponent)
-    assert_all_same_bits(back.components[:1], x.components[:1])
-    assert back.to_fractions() == x.to_fractions()
-
-
-@DTYPES
 def test_nextafter_is_the_nearest_expansion_on_that_side(dtype: torch.dtype) -> None:
     fmt = format_of(dtype)
     x = mcf.tensor(["0.1", "-7", "0", "1"], 2, dtype)

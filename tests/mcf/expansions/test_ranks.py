@@ -1,9 +1,10 @@
-"""Exact: searches, ranks and extremes by first components are those of all components.
+"""Exact: searches, ranks, quantiles and extremes by first components are those of all components.
 
 Caught mutants: neighbours of an edge left out (an element that is a tie counts as beyond it); a
-rank whose element is nearer to the edge than that; NaN that does not precede; equal numbers not in
-the order of their indices; steps of a search that pass the end of a row; NaN
-looked for among numbers that its first component is not beyond.
+rank whose element is nearer to the edge than that, or one that is one off; NaN that does not
+precede, or is counted by `nanquantile`; equal numbers not in the order of their indices; steps of a
+search that pass the end of a row, or its last step left out; NaN looked for among numbers that its
+first component is not beyond; a second number of keys left out where one side alone has it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import mcf
 from mcf.expansions.ops.order import order as orders
+from mcf.expansions.ops.reductions import quantiles
 from mcf.kernels import operations
 from mcf.kernels.numba.loops.rows.extreme_text import TOGETHER
-from mcf.kernels.search import PIECE, search
+from mcf.kernels.search import DEPTH, PIECE, search
+from tests.helpers import assert_all_same_bits
 from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.mcf.expansions.inputs import hard
@@ -146,43 +150,82 @@ def test_numbers_that_are_looked_for_together(right: bool) -> None:
         torch.set_num_threads(threads)
 
 
-def _running(keys: list[Any], largest: bool) -> list[int]:
-    """Where the extreme so far is: the last of equal ones; NaN, the last one, stays."""
-    places, best = [], 0
-    for k, key in enumerate(keys):
-        beats = key >= keys[best] if largest else key <= keys[best]
-        nan = keys[best][0] == 2
-        best = k if key[0] == 2 or (beats and not nan) else best
-        places.append(best)
-    return places
+NAN = float("nan")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("executor", EXECUTORS[:2])
-def test_running_extremes(executor: str) -> None:
-    with mcf.executor(executor):
-        for terms, dtype in ((2, torch.float64), (3, torch.bfloat16)):
-            x: Any = _numbers(torch.float32, terms, 7).to(dtype)
-            crowd = _crowd(torch.float64, terms, 8).to(dtype)
-            for given in (x, crowd, torch.cat([x[:9], x[:2] * math.nan, x[9:20]]), x[:1], x[:0]):
-                keys = _values(given)
-                assert given.cummax(0).indices.tolist() == _running(keys, True)
-                assert given.cummin(0).indices.tolist() == _running(keys, False)
-            rows = x[:60].reshape(3, 4, 5)
-            for dim in range(3):
-                found = rows.cummax(dim).indices.movedim(dim, -1).reshape(-1, rows.shape[dim])
-                for row, places in zip(
-                    rows.movedim(dim, -1).reshape(-1, rows.shape[dim]), found, strict=True
-                ):
-                    assert places.tolist() == _running(_values(row), True)
+def _quantiles_of(x: Any) -> list[Any]:
+    """Return values and derivatives of some quantiles, and an index."""
+    y = x.clone().requires_grad_()
+    several = torch.tensor([0.125, 0.75], dtype=torch.float64)
+    found = [y.quantile(0.3), y.nanquantile(several), y.nanmedian(), y.nanmedian(0).values]
+    kept = y.nanquantile(0.5, dim=0, keepdim=True, interpolation="higher")
+    (grad,) = torch.autograd.grad(sum(f.sum() for f in (*found, kept)), y)
+    return [*found, kept, grad, y.nanmedian(0, keepdim=True).indices]
 
 
-def test_searches_in_rows(on_torch: None) -> None:
-    for terms, dtype in ((1, torch.float32), (3, torch.bfloat16), (4, torch.float64)):
-        rows: Any = torch.stack([_numbers(dtype, terms, k, 16).sort().values[:5] for k in (3, 4)])
-        w: Any = torch.stack([_numbers(dtype, terms, k, 16)[:9] for k in (5, 6)])
-        w[:, :2] = rows[:, 3:]
-        found = torch.searchsorted(rows, w)
-        for k in range(2):
-            keys = _values(rows[k])
-            assert found[k].tolist() == [sum(x < v for x in keys) for v in _values(w[k])]
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_quantiles_by_rank_are_those_of_the_row_in_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MANY", 32), ("SAMPLE", 16), ("MARGIN", 0)):
+        monkeypatch.setattr(orders, name, value)
+    x: Any = (_numbers, _crowd)[seed](torch.float64, 2, seed)
+    x = x[x.isfinite()]
+    with_nan = torch.cat([x[:40], x[:3] * NAN, x[40:]])
+    for given in (with_nan, *((x, x[:50] * NAN) if seed else ())):
+        expected = _quantiles_of(given)
+        with monkeypatch.context() as patch:
+            patch.setattr(quantiles, "MANY", 32)
+            for got, want in zip(_quantiles_of(given), expected, strict=True):
+                parts = [getattr(t, "components", [t]) for t in (got, want)]
+                assert_all_same_bits(*parts, "by rank")
+
+
+def _narrow_pairs(dtype: torch.dtype, count: int, seed: int) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    eps = torch.finfo(dtype).eps
+    high = torch.randint(-60, 60, (count,), generator=g).double()
+    low = torch.randint(-8, 9, (count,), generator=g).double() * (eps / 32)
+    return [high.to(dtype), (low * (high != 0)).to(dtype)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "size", [2**DEPTH, 2**DEPTH + 1, pytest.param(9999, marks=pytest.mark.slow)]
+)
+def test_narrow_numbers_are_found_in_narrow_sequences(dtype: torch.dtype, size: int) -> None:
+    wanted = _narrow_pairs(dtype, 4 * PIECE + 37, 1)
+    x: Any = mcf.MCFTensor(_narrow_pairs(dtype, size, 2)).sort().values
+    y: Any = mcf.MCFTensor(wanted)
+    there, sought = (sum(c.double() for c in t.components).numpy() for t in (x, y))
+    for right in (False, True):
+        got = torch.searchsorted(x, y, right=right)
+        assert np.array_equal(got, np.searchsorted(there, sought, "right" if right else "left"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_narrow_numbers_are_found_where_one_side_has_two_numbers(dtype: torch.dtype) -> None:
+    first = torch.arange(-8.0, 9.0)
+    sequence: Any = mcf.MCFTensor([first.to(dtype), torch.zeros(17, dtype=dtype)])
+    high = torch.tensor([4.0, 4.0, 4.0, -4.0]).to(dtype)
+    low = torch.tensor([2.0**-70, 0.0, -(2.0**-70), 2.0**-70]).to(dtype)
+    wanted: Any = mcf.MCFTensor([high, low])
+    assert torch.searchsorted(sequence, wanted).tolist() == [13, 12, 12, 5]
+    assert torch.searchsorted(sequence, wanted, right=True).tolist() == [13, 13, 12, 5]
+    assert torch.searchsorted(wanted[[3, 2, 1, 0]], sequence).tolist() == [
+        *[0] * 5, *[1] * 7, 2, *[4] * 4,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_search_in_no_order_looks_at_the_elements_of_the_torch_executor(right: bool) -> None:
+    """Of a sequence that is in no order, with NaN, as the torch executor finds."""
+    g = torch.Generator().manual_seed(3)
+    given = torch.randint(-999, 999, (5001,), generator=g).double()
+    given[::50] = torch.nan
+    x: Any = mcf.MCFTensor([given])
+    y: Any = mcf.MCFTensor([given.repeat(4)])
+    got = torch.searchsorted(x, y, right=right)
+    with mcf.executor("torch"):
+        assert torch.equal(got, torch.searchsorted(x, y, right=right))

@@ -12,82 +12,47 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from flint import acb, arb, ctx
+from flint import arb, ctx
 
 import mcf
 from mcf.elementary import error_slopes, fixed
 from mcf.expansions.ops.elementary.constants import beside
 from mcf.expansions.ops.nn import smooth_activations
-from tests.helpers.elementary import REFERENCE, balls
+from tests.helpers import derivative_sweep as sweep
+from tests.helpers.elementary import balls
 from tests.helpers.everyday import everyday
 
 # Values; the executors have the same bits by other tests.
 pytestmark = pytest.mark.usefixtures("on_torch")
-_SLOW = pytest.mark.slow
 # Sums, products and quotients of 1 to 3 u^2 each, up to eight in a row.
 UNITS = 16
 Function = Callable[[Any], Any]
 
 
-def _softplus(x: arb) -> arb:
-    return (-x).exp().log1p() + x if x > 0 else x.exp().log1p()
-
-
-def _sinc(x: arb) -> arb:
-    return (arb.pi() * x).sin() / (arb.pi() * x)
-
-
-# Function, reference, arguments of first and of second derivatives.
-CASES: dict[str, tuple[Function, Function, tuple[float, ...], tuple[float, ...]]] = {
-    "silu": (
-        F.silu,
-        lambda x: x * REFERENCE["sigmoid"](x),
-        (-1.2784645427610738, -1.25, -300.0, 2.0**-80, 3.0, 90.0),
-        (-1.25, 2.0**-80, 90.0),
-    ),
-    "mish": (
-        F.mish,
-        lambda x: x * _softplus(x).tanh(),
-        (-1.1924312145155493, -1.25, -300.0, 2.0**-80, 3.0, 60.0),
-        (-1.25, -(2.0**-80), 30.0, 60.0),
-    ),
-    "gelu": (
-        F.gelu,
-        REFERENCE["gelu"],
-        (-0.7517915246935645, -0.75, -30.0, 2.0**-80, 3.0),
-        (1.25, 1.4142135623730951, -20.0),
-    ),
-    "gelu_tanh": (
-        lambda x: F.gelu(x, approximate="tanh"),
-        REFERENCE["gelu_tanh"],
-        (-0.7524614220710943, -0.75, -15.0, -(2.0**-80), 3.0),
-        (-(2.0**-80), 1.25, -8.0),
-    ),
-    "softplus": (F.softplus, _softplus, (-40.0, 40.0), (-40.0, 40.0)),
-    "logsigmoid": (F.logsigmoid, lambda x: -_softplus(-x), (-40.0, 40.0), (-40.0, 40.0)),
-    "softsign": (F.softsign, lambda x: x / (1 + abs(x)), (2.0**70, -1.25), (2.0**70, -1.25)),
-    "tanhshrink": (F.tanhshrink, lambda x: x - x.tanh(), (2.0**-70, -1.25), (2.0**-70, -1.25)),
-    "sigmoid": (torch.sigmoid, REFERENCE["sigmoid"], (40.0, -40.0), (2.0**-70, 40.0)),
-    "asin": (torch.asin, REFERENCE["asin"], (2.0**-70, 0.75), (2.0**-70, 0.75)),
-    "acos": (torch.acos, REFERENCE["acos"], (2.0**-70, 0.75), (2.0**-70, 0.75)),
-    "atanh": (torch.atanh, REFERENCE["atanh"], (2.0**-70, 0.75), (2.0**-70, 0.75)),
-    "sinc": (torch.sinc, _sinc, (2.0**-70, 0.2, -0.25, 2.0), (2.0**-70, 0.2, 0.4)),
-    "spherical_bessel_j0": (
-        torch.special.spherical_bessel_j0,
-        lambda x: x.sin() / x,
-        (2.0**-70, 0.75, -1.0, 1e6),
-        (2.0**-70, 0.75, 1.0),
-    ),
-    "entr": (
-        torch.special.entr,
-        lambda x: -x * x.log(),
-        (0.36787944117144233, 0.375, 0.25, 1e9),
-        (0.375, 1e9),
-    ),
-    "logit": (torch.logit, lambda x: (x / (1 - x)).log(), (0.75, 2.0**-90), (0.5 + 2.0**-50, 0.25)),
-}
-EVERY = ("silu", "gelu", "logit")
+# Arguments of first and of second derivatives, some next to where these are 0.
+CASES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "nn.functional.silu": ((-1.2784645427610738, -1.25, -300.0, 2.0**-80, 3.0, 90.0),
+                           (-1.25, 2.0**-80, 90.0)),
+    "nn.functional.mish": ((-1.1924312145155493, -1.25, -300.0, 2.0**-80, 3.0, 60.0),
+                           (-1.25, -(2.0**-80), 30.0, 60.0)),
+    "nn.functional.gelu": ((-0.7517915246935645, -0.75, -30.0, 2.0**-80, 3.0),
+                           (1.25, 1.4142135623730951, -20.0)),
+    "nn.functional.gelu_tanh": ((-0.7524614220710943, -0.75, -15.0, -(2.0**-80), 3.0),
+                                (-(2.0**-80), 1.25, -8.0)),
+    "nn.functional.softplus": ((-40.0, 40.0), (-40.0, 40.0)),
+    "nn.functional.logsigmoid": ((-40.0, 40.0), (-40.0, 40.0)),
+    "nn.functional.softsign": ((2.0**70, -1.25), (2.0**70, -1.25)),
+    "nn.functional.tanhshrink": ((2.0**-70, -1.25), (2.0**-70, -1.25)),
+    "sigmoid": ((40.0, -40.0), (2.0**-70, 40.0)),
+    "asin": ((2.0**-70, 0.75), (2.0**-70, 0.75)),
+    "acos": ((2.0**-70, 0.75), (2.0**-70, 0.75)),
+    "atanh": ((2.0**-70, 0.75), (2.0**-70, 0.75)),
+    "sinc": ((2.0**-70, 0.2, -0.25, 2.0), (2.0**-70, 0.2, 0.4)),
+    "special.spherical_bessel_j0": ((2.0**-70, 0.75, -1.0, 1e6), (2.0**-70, 0.75, 1.0)),
+    "special.entr": ((0.36787944117144233, 0.375, 0.25, 1e9), (0.375, 1e9)),
+    "logit": ((0.75, 2.0**-90), (0.5 + 2.0**-50, 0.25)),
+}  # fmt: skip
+EVERY = ("nn.functional.silu", "nn.functional.gelu", "logit", "special.entr")
 
 
 def _given(points: tuple[float, ...]) -> Any:
@@ -108,32 +73,16 @@ def _by_differences(function: Function, x: arb, order: int) -> arb:
 @pytest.mark.parametrize("name", everyday(CASES, EVERY))
 def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 1200)
-    function, reference, *places = CASES[name]
-    for order, points in enumerate(places, 1):
+    function = sweep.ELEMENTWISE[name]
+    for order, points in enumerate(CASES[name], 1):
         x = _given(points)
-        found: Any = function(x)
+        found: Any = function.of(x)
         for _ in range(order):
             (found,) = torch.autograd.grad(found.sum(), x, create_graph=True)
         pairs = zip(*(balls(v.detach().components) for v in (x, found)), strict=True)
         for at, ours in pairs:
-            exact = _by_differences(reference, at, order)
+            exact = _by_differences(function.exact, at, order)
             assert abs(ours - exact) <= abs(exact) * UNITS * arb(2) ** -106, (order, at.str(10))
-
-
-@_SLOW
-@pytest.mark.parametrize("kind", ["i", "j"])
-def test_second_derivatives_of_order_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of I_1 and J_1, whose slopes have them divided by x: a difference where x is small."""
-    monkeypatch.setattr(ctx, "prec", 900)
-    x = _given((2.0**-60, 0.75, 1.0, 3.0))
-    function = torch.special.i1 if kind == "i" else torch.special.bessel_j1
-    (slope,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
-    (curve,) = torch.autograd.grad(slope.sum(), x)
-    for at, ours in zip(*(balls(v.detach().components) for v in (x, curve)), strict=True):
-        of = acb(at).bessel_i if kind == "i" else acb(at).bessel_j
-        # The function's own equation: f'' = (f_3 + 3 f_1) / 4, of J_1 with f_3 - 3 f_1.
-        exact = (of(acb(3)).real + (3 if kind == "i" else -3) * of(acb(1)).real) / 4
-        assert abs(ours - exact) <= abs(exact) * UNITS * arb(2) ** -106, at.str(10)
 
 
 def test_zeros() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.narrow_keys import HUGE
 from mcf.kernels.numba.compile.vector_loops import step
@@ -82,7 +84,10 @@ def running(terms: int, name: str, fmt: Format, held: Format) -> str:
         # Most pairs are their own keys.
         own = "new = key(new) if new[0] + new[1] != new[0] else new" if terms == 2 else ""
         less = f"edge {towards} (2.0**-50 * abs(edge) + 2.0**-1072)" if terms == 2 else "edge"
-        edge, looked = f"edge = {less} if abs(edge) < HUGEST else edge", "load(key0, i)"
+        # A pair whose sum is infinite has the largest number for its first component, or NaN.
+        end = sys.float_info.max if beyond == "<" else -sys.float_info.max
+        near = f"(edge if edge {beyond} 0.0 else {end!r})"
+        edge, looked = f"edge = {less} if abs(edge) < HUGEST else {near}", "load(key0, i)"
     else:
         own, looked = f"new = key(new, LIMIT, {HUGE})", "load_key(key0, i) + load_key(key1, i)"
         # Beyond the limit a sum is not its key. All numbers are beyond NaN.
