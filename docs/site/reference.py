@@ -20,26 +20,31 @@ PAGES = {
 ELSEWHERE = {"mcf.tensor": "mcf.expansions.creation.tensor"}
 # Groups by the beginnings of the modules that names come from, in the order of the pages.
 GROUPS = {
-    "mcf.tensor": "Tensors",
-    "mcf.constants": "Tensors",
+    "mcf.expansions": "Tensors",
+    "mcf.constants": "Constants",
     "mcf.complexes": "Complex numbers",
     "mcf.functions": "Functions",
     "mcf.accurate": "Sums and products",
     "mcf.products": "Sums and products",
     "mcf.polynomials": "Sums and products",
     "mcf.transforms": "Error-free transforms",
+    "mcf.bounds": "Bounds",
+    "mcf.fusion": "Executors and compilation",
+    "mcf.kernels": "Executors and compilation",
     "mcf.optim.rules": "Optimizers",
     "mcf.optim.optimizer": "Optimizers",
+    "mcf.optim.wrap": "Optimizers",
     "mcf.optim.precision": "Precisions and groups",
-    "mcf.optim.storage": "Precisions and groups",
-    "mcf.optim.groups": "Precisions and groups",
-    "mcf.optim.randomness": "Precisions and groups",
-    "mcf.optim.extras": "Around an optimizer",
+    "mcf.optim.module_groups": "Precisions and groups",
+    "mcf.optim.average": "Around an optimizer",
+    "mcf.optim.gradients": "Around an optimizer",
+    "mcf.optim.offload": "Around an optimizer",
     "mcf.optim.conversion": "Conversion",
     "mcf.optim.sharding": "Many processes",
-    "mcf.optim": "Warnings and errors",
+    "mcf.optim.parameters": "Many processes",
+    "mcf.optim.step": "Warnings and errors",
+    "mcf.optim.user_warnings": "Warnings and errors",
     "mcf.nn": "Modules",
-    "mcf": "Settings and tools",
 }
 
 
@@ -68,7 +73,7 @@ def page(module: str, source: Path, more: tuple[str, ...]) -> str:
     parts = [f"# {module}\n"]
     for title, own in groups.items():
         if own:
-            parts += [f"## {title}\n", "| | |\n|---|---|"]
+            parts += [f"## {title}\n", "| name | what it is |\n|---|---|"]
             parts += [
                 f"| [`{name.split('.')[-1]}`][{path(module, name)}] | {_first_line(module, name)} |"
                 for name in own
@@ -95,7 +100,7 @@ def _first_line(module: str, name: str) -> str:
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    if isinstance(found, (dict, tuple)) or (not callable(found) and not inspect.ismodule(found)):
+    if isinstance(found, (dict, tuple)):
         return ""
     text = (inspect.getdoc(found) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
     return re.split(r"(?<=\.)\s", text)[0]

@@ -158,7 +158,7 @@ def report(rows: list[Row], image: Path, given: argparse.Namespace) -> None:
 def curve(rows: list[Row], image: Path) -> None:
     """Figure 3: lost additions, loss, effective descent quality over the steps of phase 1."""
     texts = paper.names(rows, "text")
-    made, axes = paper.figure(3, width=4.7, rows=len(texts))
+    made, axes = paper.figure(3, rows=len(texts))
     for places, text in zip(axes, texts, strict=True):
         for option in OPTIONS["BERT"]:
             colour = training.COLOURS[option]
@@ -180,10 +180,10 @@ def curve(rows: list[Row], image: Path) -> None:
             )
         places[0].set(title=f"{text}: lost additions, %", xlabel="update")
         places[0].text(0.97, 0.28, "line: weight\ndots: second moment", ha="right",
-                       transform=places[0].transAxes, fontsize=8.5)  # fmt: skip
+                       transform=places[0].transAxes, fontsize=10)  # fmt: skip
         places[1].set(title="loss of masked tokens", xlabel="update")
         places[2].set(title="effective descent quality", xlabel="update")
-        places[2].legend(fontsize=8)
+        places[2].legend(fontsize=10)
     paper.save(made, image)
 
 

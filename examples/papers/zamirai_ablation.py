@@ -133,7 +133,7 @@ def report(rows: list[Row], image: Path) -> None:
                 line[model] = paper.spread(gaps(rows, model, variant), "+.4f")
         lines.append(line)
     print(paper.table(lines, list(lines[0])))
-    made, axes = paper.figure(len(models), width=4.2)
+    made, axes = paper.figure(len(models))
     for place, model in zip(axes[0], models, strict=True):
         for row, variant in enumerate(VARIANTS[1:]):
             mean, error = paper.mean_error(gaps(rows, model, variant))
@@ -141,11 +141,11 @@ def report(rows: list[Row], image: Path) -> None:
             colour = paper.COLOURS[0 if harms else 1]
             place.errorbar(mean, row, xerr=2 * error, fmt="o", ms=5, color=colour, capsize=2)
         place.axvline(0, color=paper.GREY, lw=0.8)
-        place.set_yticks(range(len(VARIANTS) - 1), VARIANTS[1:] if model == models[0] else [])
+        place.set_yticks(range(len(VARIANTS) - 1), VARIANTS[1:])
         place.invert_yaxis()
         place.locator_params(axis="x", nbins=5)
         count = paper.values(rows, "parameters", model=model)[0]
-        place.set_title(f"{model}, {count:,.0f} parameters", loc="left", fontsize=10)
+        place.set_title(f"{model}, {count:,.0f} parameters", loc="left")
         place.set_xlabel("held-out loss - float32's")
     paper.save(made, image)
 
