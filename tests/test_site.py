@@ -98,6 +98,7 @@ def test_typeset_powers_and_formulas() -> None:
     assert site["powers"]("5 u^2, 2^-53, x^(a + 1) <code>u^2</code>") == (
         "5 u<sup>2</sup>, 2<sup>\N{MINUS SIGN}53</sup>, x<sup>a + 1</sup> <code>u^2</code>"
     )
+    assert site["powers"]("u<strong>n + u</strong>2") == "u<sup>n</sup> + u<sup>2</sup>"
     made = site["on_page_content"]("<p>m &lt;- b1 m; p &lt;- p - m^</p>", None, None, None)
     assert made == '<p class="steps">m \u2190 b1 m<br>p \u2190 p - m\u0302</p>'
     page = r'<p><span class="arithmatex">\(u^2 &lt; 1\)</span></p>'

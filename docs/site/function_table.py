@@ -34,7 +34,7 @@ def table(markdown: str, path: Path) -> str:
         facts = {row["function"]: row for row in csv.DictReader(file)}
     start, _, rest = markdown.partition("## Supported\n")
     listed, _, end = rest.partition("## Refused")
-    names = re.findall(r"`([^`]+)`", listed)
+    names = sorted(re.findall(r"`([^`]+)`", listed), key=lambda name: name.startswith("_"))
     rows = [
         f"| `{name}` | " + " | ".join(facts.get(name, {}).get(c, "") for c in COLUMNS) + " |"
         for name in names

@@ -42,7 +42,9 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 # A paragraph of a docstring with assignments.
 _STEPS = re.compile(r"<p>([^<]*&lt;-[^<]*)</p>")
 _CODE = re.compile(r"(<(?:code|pre|math)\b.*?</(?:code|pre|math)>|<[^>]*>)", re.DOTALL)
-_POWER = re.compile(r"(\w|[\])])\^(\([^()<]*\)|-?\d+\.\d+|-?\w+)")
+# Markdown reads two powers of Python, u**2 and u**3, as bold text between them.
+_BOLD = re.compile(r"(?<=\w)<strong>(.*?)</strong>(?=[\w(-])", re.DOTALL)
+_POWER = re.compile(r"(\w|[\])])(?:\^|\*\*)(\([^()<]*\)|-?\d+\.\d+|-?\w+)")
 _LINK = re.compile(r"(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -76,6 +78,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     if page.file.generated_by:
         return sessions(markdown)
     if page.file.src_uri == "functions.md":
+        page.meta["hide"] = ["toc"]
         markdown = table(markdown, ROOT / "docs" / "results" / "functions.csv")
     return in_site(sessions(markdown), folder_of(page.file.src_uri), page.file.src_uri, set())
 
@@ -106,7 +109,7 @@ def mathml(tag: str, source: str) -> str:
 
 def powers(text: str) -> str:
     """Return HTML whose powers, 2^-53, are superscripts outside code, formulas and tags."""
-    parts = _CODE.split(text)
+    parts = _CODE.split(_BOLD.sub(r"**\1**", text))
     parts[::2] = [_POWER.sub(_raised, part) for part in parts[::2]]
     return "".join(parts)
 

@@ -87,8 +87,17 @@ def linalg() -> str:
     module = importlib.import_module("mcf.linalg")
     torch = "https://docs.pytorch.org/docs/stable/generated/torch.linalg"
     names = [n for n in sorted(module.__all__) if inspect.isroutine(getattr(module, n))]
-    listed = ", ".join(f"[`{n}`]({torch}.{n}.html)" for n in names)
-    return f"# mcf.linalg\n\n{inspect.getdoc(module)}\n\nFunctions: {listed}.\n"
+    rows = [f"| [`{n}`]({torch}.{n}.html) | {_torch_says(getattr(module, n))} |" for n in names]
+    table = "\n".join(["| name | what it is |", "|---|---|", *rows])
+    return f"# mcf.linalg\n\n{inspect.getdoc(module)}\n\n## Functions\n\n{table}\n"
+
+
+def _torch_says(function: Any) -> str:
+    """Return the first sentence of a docstring of torch, after its signature, as plain text."""
+    said = (inspect.getdoc(function) or "").split("\n\n")
+    text = next((p for p in said if not re.match(r"(torch\.)?(linalg\.|\w+\()", p)), "").replace("\n", " ")
+    text = re.sub(r":\w+:`~?([^`<]*)[^`]*`(\\ )?", r"\1 ", text).replace("|", "\\|")
+    return re.split(r"(?<=\.)\s", text.strip())[0]
 
 
 def _group(origin: str) -> str:
