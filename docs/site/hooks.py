@@ -48,6 +48,15 @@ _POWER = re.compile(r"(\w|[\])])(?:\^|\*\*)(\([^()<]*\)|-?\d+\.\d+|-?\w+)")
 _LINK = re.compile(r"(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
+def on_config(config: Any) -> Any:
+    """Link the header to the repository, once it has a public address."""
+    text = (ROOT / "pyproject.toml").read_text()
+    address = re.findall(r'^repository = "(.*)"$', text, re.MULTILINE)[0]
+    if address:
+        config.repo_url, config.repo_name = address, "Repository"
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the root's pages and the reference, and what pages link to."""
     made = {page: (ROOT / name).read_text() for name, page in PAGES.items()}

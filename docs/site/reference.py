@@ -95,7 +95,9 @@ def linalg() -> str:
 def _torch_says(function: Any) -> str:
     """Return the first sentence of a docstring of torch, after its signature, as plain text."""
     said = (inspect.getdoc(function) or "").split("\n\n")
-    text = next((p for p in said if not re.match(r"(torch\.)?(linalg\.|\w+\()", p)), "").replace("\n", " ")
+    text = next((p for p in said if not re.match(r"(torch\.)?(linalg\.|\w+\()", p)), "").replace(
+        "\n", " "
+    )
     text = re.sub(r":\w+:`~?([^`<]*)[^`]*`(\\ )?", r"\1 ", text).replace("|", "\\|")
     return re.split(r"(?<=\.)\s", text.strip())[0]
 
