@@ -86,6 +86,10 @@ def test_the_links_of_the_site() -> None:
     assert site["in_site"](page, site["folder_of"]("papers/x.md"), "papers/x.md", linked) == (
         "[b](../overview.md) [c](../files/optim/optimizer.py) [e](../images/x.png)"
     )
+    page = "[f](../../notebooks/tour.ipynb)"
+    assert site["in_site"](page, "docs/tutorials", "tutorials/x.md", set()) == (
+        "[f](../notebooks/tour.md)"
+    )
     names = site["public"]((ROOT / "optim" / "__init__.py").read_text())
     assert names["AdamW"] == "mcf.optim.rules.adamw.AdamW"
     assert "_STRATEGIES" not in names

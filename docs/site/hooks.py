@@ -74,6 +74,8 @@ def on_files(files: Files, config: Any) -> Files:
         content = (ROOT / "docs" / "site" / name).read_bytes()
         files.append(File.generated(config, name, content=content))
     for name, content in notebook_pages.files(ROOT / "notebooks").items():
+        if name.endswith(".md"):
+            content = in_site(content.decode(), "notebooks", name, linked).encode()
         files.append(File.generated(config, name, content=content))
     for name in sorted(linked):
         files.append(File.generated(config, f"files/{name}", content=(ROOT / name).read_bytes()))
@@ -160,6 +162,8 @@ def in_site(text: str, folder: str, page: str, linked: set[str]) -> str:
             there = PAGES[at]
         elif at.startswith("docs/"):
             there = at.removeprefix("docs/")
+        elif at.endswith(".ipynb"):
+            there = at.replace(".ipynb", ".md")
         elif (ROOT / at).is_file():
             linked.add(at)
             there = f"files/{at}"

@@ -47,6 +47,17 @@ GROUPS = {
     "mcf.nn": "Modules",
 }
 
+# What all entries of a group have in common.
+COMMON = {
+    "Functions": "Each function takes expansion tensors, and where it says so plain tensors or "
+    "tuples of components, and returns the same type. `mcf.bound` states the error of most, as in "
+    '`mcf.bound("exp", terms=2, dtype=torch.float64)`. Derivatives are computed in '
+    "the same arithmetic.",
+    "Sums and products": "`terms` is the number of components of the result; None takes the most "
+    "that an argument has. Plain tensors are summed as if in twice the precision, and rounded. "
+    "`mcf.bound` states the errors.",
+}
+
 
 def public(source: str) -> dict[str, str]:
     """Return the names that a module makes public (`from a import b as b`), and their origins."""
@@ -73,7 +84,8 @@ def page(module: str, source: Path, more: tuple[str, ...]) -> str:
     parts = [f"# {module}\n"]
     for title, own in groups.items():
         if own:
-            parts += [f"## {title}\n", "| name | what it is |\n|---|---|"]
+            parts += [f"## {title}\n", COMMON.get(title, "") + "\n"]
+            parts += ["| name | what it is |\n|---|---|"]
             parts += [
                 f"| [`{name.split('.')[-1]}`][{path(module, name)}] | {_first_line(module, name)} |"
                 for name in own

@@ -33,7 +33,12 @@ MODELS = {
     "embedding-heavy": zamirai_models.embedding,
 }
 ALONE = ("forward", "backward", "gradient", "state", "update")
-EVERYWHERE = {"all": "plain", "all, Kahan": "kahan", "all, stochastic": "stochastic"}
+EVERYWHERE: dict[str, dict[str, str]] = {
+    "all": {"precision": "plain"},
+    "all, Kahan": {"precision": "kahan"},
+    "all, stochastic": {"precision": "stochastic"},
+    "all, both": {"precision": "kahan", "low": "stochastic"},
+}
 VARIANTS = ("float32", *ALONE, "all but update", *EVERYWHERE)
 EVALUATIONS = 8
 
@@ -49,7 +54,7 @@ def kinds(variant: str) -> set[str]:
 
 def optimizer(model: Model, weights: list[nn.Parameter], variant: str) -> torch.optim.Optimizer:
     """AdamW or SGD with momentum: torch's in float32, ours where the weights are bf16."""
-    library, how = (mcf.optim, {"precision": EVERYWHERE[variant]}) if variant in EVERYWHERE else (
+    library, how = (mcf.optim, EVERYWHERE[variant]) if variant in EVERYWHERE else (
         torch.optim, {})  # fmt: skip
     if model.adam:
         return library.AdamW(weights, lr=model.lr, weight_decay=0.0, **how)
