@@ -43,9 +43,9 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _STEPS = re.compile(r"<p>([^<]*&lt;-[^<]*)</p>")
 _CODE = re.compile(r"(<(?:code|pre|math)\b.*?</(?:code|pre|math)>|<[^>]*>)", re.DOTALL)
 # Markdown reads two powers of Python, u**2 and u**3, as bold text between them.
-_BOLD = re.compile(r"(?<=\w)<strong>(.*?)</strong>(?=[\w(-])", re.DOTALL)
-_POWER = re.compile(r"(\w|[\])])(?:\^|\*\*)(\([^()<]*\)|-?\d+\.\d+|-?\w+)")
-_LINK = re.compile(r"(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
+_BOLD = re.compile(r"(?<=\w)<strong>(.*?)</strong>(?=[\w(|-])", re.DOTALL)
+_POWER = re.compile(r"(\w|[\])])(?:\^|\*\*)(\([^()<]*\)|\|\w+\||-?\d+\.\d+|-?\w+)")
+_LINK = re.compile(r"(\[[^\[\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: Any) -> Any:
