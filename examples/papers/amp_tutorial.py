@@ -24,10 +24,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import paper
+# It finds the other examples.
+import parts  # noqa: F401
 import torch
 from amp import network, storage
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from pretraining.model import GPT
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -20,12 +20,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import collage_training as training
-import paper
 import torch
-from collage_encoder import Encoder, batch, draw, losses, run
-from collage_texts import corpus, labelled
-from paper import Row
+from parts import collage_training as training
+from parts import paper
+from parts.collage_encoder import Encoder, batch, draw, losses, run
+from parts.collage_texts import corpus, labelled
+from parts.paper import Row
 from pretraining.data import Corpus
 from torch import nn
 from torch.nn import functional as F

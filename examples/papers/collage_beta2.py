@@ -18,9 +18,9 @@ import dataclasses
 import math
 from pathlib import Path
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from quality_tasks import TASKS, Stack, Task
 from torch import Tensor
 

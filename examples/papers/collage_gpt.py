@@ -17,12 +17,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import collage_training as training
 import numpy as np
-import paper
 import torch
-from collage_texts import BYTES, corpus
-from paper import Row
+from parts import collage_training as training
+from parts import paper
+from parts.collage_texts import BYTES, corpus
+from parts.paper import Row
 from pretraining import data, decoder
 from pretraining.data import Corpus, Part
 from pretraining.shapes import Shape, gpt

@@ -20,9 +20,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from pretraining import data, model, options
 from torch import Tensor
 

@@ -17,9 +17,9 @@ import dataclasses
 from fractions import Fraction
 from pathlib import Path
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from pretraining import scaling
 from pretraining.dry_run import state_bytes
 from pretraining.scaling import Mesh, Work

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import collage_memory as memory
-import paper
 import torch
-from collage_texts import BYTES
-from paper import Row
+from parts import paper
+from parts.collage_texts import BYTES
+from parts.paper import Row
 from pretraining import decoder
 from pretraining.dry_run import state_bytes
 from pretraining.shapes import Shape, gpt

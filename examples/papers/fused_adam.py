@@ -17,9 +17,9 @@ import argparse
 import itertools
 from pathlib import Path
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from torch import Tensor, nn
 
 from mcf.optim import AdamW, Precision

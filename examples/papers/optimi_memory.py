@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import paper
 import torch
 import torch.distributed as dist
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from torch import Tensor, nn
 
 import mcf.optim

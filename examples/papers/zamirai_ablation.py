@@ -18,12 +18,11 @@ import math
 import time
 from pathlib import Path
 
-import paper
 import torch
-import zamirai_models
-from paper import Row
+from parts import paper, zamirai_models
+from parts.paper import Row
+from parts.zamirai_models import Model, Rounding, to_bf16
 from torch import nn
-from zamirai_models import Model, Rounding, to_bf16
 
 import mcf.optim
 

@@ -25,9 +25,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from torch import Tensor, nn
 
 import mcf.optim

@@ -98,10 +98,9 @@ def test_the_page_has_the_table() -> None:
     text = (EXAMPLES.parent / "docs" / "scaling.md").read_text()
     begin, end = "<!-- scaling: begin -->\n", "\n<!-- scaling: end -->"
     shown = text.split(begin)[1].split(end)[0].splitlines()
-    # The page has the rows of two models.
+    # The page has the rows of one model.
     rows = page.table().splitlines()
-    models = ("| llama-70b |", "| llama-405b | 16,384 |")
-    assert shown == rows[:2] + [row for row in rows[2:] if row.startswith(models)]
+    assert shown == rows[:2] + [row for row in rows[2:] if row.startswith("| llama-70b |")]
 
 
 def test_fsdp_hides_behind_so_many_tokens() -> None:

@@ -5,9 +5,6 @@ and command) and draws docs/images/papers/NAME.png from that file alone, so that
 of other numbers than those that are kept.
 """
 
-# The harness of the benchmarks and the parts of the pretraining example are beside this folder.
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import argparse
@@ -20,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples")]
-
 from harness import environment, merge_csv, save_csv
 from harness import table as table
 from pretraining.plots import RC, STYLE
+
+from parts import ROOT
 
 Row = dict[str, Any]
 # Okabe and Ito's colours, as in the other figures.
