@@ -1,8 +1,12 @@
-"""Builds what git tracks and nothing else: everything that can be declared is in pyproject.toml."""
+"""Build what git tracks and nothing else, with a description whose links lead to the repository.
+
+Everything that can be declared is in pyproject.toml.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -48,4 +52,43 @@ class BuildTracked(build_py):
         return [entry for entry in found if entry[2] not in strays]
 
 
-setup(cmdclass={"build_py": BuildTracked})
+def repository() -> str:
+    """Return the public address of the repository; empty while there is none."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return re.findall(r'^repository = "(.*)"$', text, re.MULTILINE)[0]
+
+
+def description(text: str, address: str) -> str:
+    """Return README with links that hold on a package index: absolute, or none.
+
+    Args:
+        text: of README.
+        address: of the repository; where it is empty, links to files become their labels.
+    """
+
+    def lead(match: re.Match[str]) -> str:
+        picture, label, target = match.groups()
+        if "://" in target:
+            return match[0]
+        if not address:
+            return "" if picture else label
+        return f"{picture}[{label}]({address}/{'raw' if picture else 'blob'}/HEAD/{target})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", lead, text)
+
+
+def links(address: str) -> dict[str, str]:
+    """Return the links that a package index shows."""
+    changes = f"{address}/blob/HEAD/CHANGELOG.md"
+    return {"Repository": address, "Changelog": changes} if address else {}
+
+
+if __name__ == "__main__":
+    setup(
+        cmdclass={"build_py": BuildTracked},
+        long_description=description(
+            (ROOT / "README.md").read_text(encoding="utf-8"), repository()
+        ),
+        long_description_content_type="text/markdown",
+        project_urls=links(repository()),
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,21 @@ def test_version_has_one_value() -> None:
     assert mcf.__version__ == declared
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [declared]
+    for page, before in (("README.md", "version "), ("docs/index.md", "version ")):
+        assert f"{before}{declared}" in (ROOT / page).read_text(encoding="utf-8")
+    assert f"site_name: mcf {declared}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def test_links_of_the_description_hold_on_an_index() -> None:
+    setup = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
+    text = "![a picture](docs/a.png) [a page](docs/a.md#b) [a site](https://x.org/)"
+    assert setup["description"](text, "") == " a page [a site](https://x.org/)"
+    assert setup["description"](text, "https://h/o/n") == (
+        "![a picture](https://h/o/n/raw/HEAD/docs/a.png) "
+        "[a page](https://h/o/n/blob/HEAD/docs/a.md#b) [a site](https://x.org/)"
+    )
+    assert setup["links"]("") == {}
+    assert setup["links"]("https://h/o/n")["Repository"] == "https://h/o/n"
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -139,8 +155,14 @@ def test_wheel_holds_what_git_tracks_and_no_strays(tmp_path: Path) -> None:
     ):
         (source / stray).parent.mkdir(parents=True, exist_ok=True)
         (source / stray).write_text("raise RuntimeError('a stray was imported')\n")
-    held = _modules(_build("wheel", source, tmp_path))
-    assert held == _expected_in_wheel()
+    wheel = _build("wheel", source, tmp_path)
+    assert _modules(wheel) == _expected_in_wheel()
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        said = archive.read(metadata).decode()
+    assert "Description-Content-Type: text/markdown" in said
+    assert "# mcf: multi-component floats for PyTorch" in said
+    assert all("://" in link for link in re.findall(r"\]\(([^)\s]+)\)", said))
 
 
 @pytest.mark.slow

@@ -25,7 +25,9 @@ import mcf
 
 BF16 = torch.bfloat16
 BLUE, RED, GREY, LIGHT = "#3949ab", "#c62828", "#757575", "#d7dbe8"
-STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
+# From a row to the next, in heights of a cell.
+STRIDE = 1.7
+STYLE = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def number(value: Fraction | float) -> Tensor:
@@ -57,18 +59,19 @@ def row(axes: Any, y: float, value: Fraction, width: int, span: tuple[int, int],
             Rectangle((k, y), 0.92, 0.7, facecolor=colour, edgecolor=LIGHT, alpha=0.9, lw=0.8)
         )
         if inside:
-            place = {"ha": "center", "va": "center", "color": "white", "fontsize": 8}
+            place = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
             axes.text(k + 0.46, y + 0.34, str(digit), **place)
-    axes.text(-0.4, y + 0.35, say, ha="right", va="center")
+    # Above its cells: five inches have no room for names beside them.
+    axes.text(0, y + 0.78, say, va="bottom")
 
 
 def frame(axes: Any, rows: int, span: tuple[int, int]) -> None:
     """Columns named by their powers of two."""
     top, bottom = span
     axes.set_xlim(-0.1, top - bottom + 1.1)
-    axes.set_ylim(-0.2, rows + 0.6)
+    axes.set_ylim(-0.1, STRIDE * rows + 0.5)
     for k in range(0, top - bottom + 1, 4):
-        axes.text(k + 0.46, rows + 0.15, f"$2^{{{top - k}}}$", ha="center", color=GREY, fontsize=8)
+        axes.text(k + 0.46, STRIDE * rows, f"$2^{{{top - k}}}$", ha="center", color=GREY)
     axes.axis("off")
 
 
@@ -78,18 +81,18 @@ def of_a_tenth() -> plt.Figure:
     tenth = Fraction(1, 10)
     parts = mcf.tensor("0.1", terms=3, dtype=BF16).components
     single = Fraction(torch.tensor(0.1).item())
-    figure, axes = plt.subplots(figsize=(7.6, 2.5))
+    figure, axes = plt.subplots(figsize=(5, 3.9))
     frame(axes, 5, span)
-    row(axes, 4, tenth, span[0] - span[1] + 1, span, "1/10")
+    row(axes, 4 * STRIDE, tenth, span[0] - span[1] + 1, span, "1/10")
     for k, part in enumerate(parts):
         name = ("bf16, first", "second component", "third component")[k]
-        row(axes, 3 - k, exact(part), 8, span, name)
-    row(axes, 0, single, 24, span, "float32")
+        row(axes, (3 - k) * STRIDE, exact(part), 8, span, name)
+    row(axes, 0 * STRIDE, single, 24, span, "float32")
     errors = [float(abs(exact(*parts[:n]) / tenth - 1)) for n in (1, 2, 3)]
     assert errors[0] < 2.0**-8
     assert errors[1] < 2.0**-16
     assert errors[2] < 2.0**-24
-    figure.subplots_adjust(left=0.2, right=0.99, top=0.98, bottom=0.02)
+    figure.subplots_adjust(left=0.01, right=0.99, top=0.99, bottom=0.01)
     return figure
 
 
@@ -100,15 +103,15 @@ def of_two_sum() -> plt.Figure:
     assert exact(a) + exact(b) == exact(s, e)
     assert exact(e) != 0
     span = (0, -14)
-    figure, axes = plt.subplots(figsize=(7.6, 2.5))
+    figure, axes = plt.subplots(figsize=(5, 3.9))
     frame(axes, 5, span)
-    row(axes, 4, exact(a), 8, span, "a")
-    row(axes, 3, exact(b), 8, span, "b")
-    row(axes, 2, exact(a) + exact(b), 15, span, "a + b, exactly")
-    row(axes, 1, exact(s), 8, span, "s = RN(a + b)")
+    row(axes, 4 * STRIDE, exact(a), 8, span, "a")
+    row(axes, 3 * STRIDE, exact(b), 8, span, "b")
+    row(axes, 2 * STRIDE, exact(a) + exact(b), 15, span, "a + b, exactly")
+    row(axes, 1 * STRIDE, exact(s), 8, span, "s = RN(a + b)")
     sign = "" if exact(e) > 0 else "-"
-    row(axes, 0, exact(e), 8, span, f"e = a + b - s  ({sign} sign)" if sign else "e = a + b - s")
-    figure.subplots_adjust(left=0.2, right=0.99, top=0.98, bottom=0.02)
+    row(axes, 0 * STRIDE, exact(e), 8, span, f"e = a + b - s  ({sign} sign)" if sign else "e = a + b - s")
+    figure.subplots_adjust(left=0.01, right=0.99, top=0.99, bottom=0.01)
     return figure
 
 
@@ -129,13 +132,13 @@ def followed(update: float, steps: int) -> dict[str, list[float]]:
 
 def of_lost_updates() -> plt.Figure:
     """bf16 numbers near 1, an update that is lost there, and 40 of them."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.1))
+    figure, (left, right) = plt.subplots(2, 1, figsize=(5, 5.6), height_ratios=[0.7, 1])
     grid = [Fraction(k, 256) for k in range(252, 256)] + [Fraction(k, 128) for k in range(128, 132)]
     assert all(exact(number(g)) == g for g in grid)
     left.hlines(0, 0.982, 1.026, color=GREY, lw=1)
     left.vlines([float(g) for g in grid], -0.12, 0.12, color=BLUE, lw=2)
     left.annotate("", (1.002, 0.25), (1, 0.25), arrowprops={"arrowstyle": "->", "color": RED})
-    left.text(1.001, 0.32, "update .002", color=RED, ha="center")
+    left.text(1.001, 0.32, "update 0.002", color=RED, ha="center")
     left.annotate(
         "", (1, -0.16), (1.002, -0.16), arrowprops={"arrowstyle": "->", "color": GREY, "ls": "--"}
     )
@@ -144,13 +147,13 @@ def of_lost_updates() -> plt.Figure:
     left.set_ylim(-0.6, 0.85)
     left.set_xlim(0.98, 1.028)
     left.set_yticks([])
-    left.set_xticks([0.984, 0.992, 1.0, 1.008, 1.016, 1.024])
+    left.set_xticks([0.984, 1.0, 1.016])
     left.spines["left"].set_visible(False)
     runs = followed(0.002, 40)
     right.plot(runs["exact"], color=GREY, lw=4, alpha=0.4, label="exact")
     right.plot(runs["pair"], color=BLUE, lw=1.5, label="two bf16 numbers")
     right.plot(runs["bf16"], color=RED, lw=1.5, label="one bf16 number")
-    right.set_xlabel("updates of .002")
+    right.set_xlabel("updates of 0.002")
     right.set_ylabel("weight")
     right.legend(frameon=False)
     figure.tight_layout()
@@ -159,7 +162,7 @@ def of_lost_updates() -> plt.Figure:
 
 def of_errors() -> plt.Figure:
     """Errors of a product of expansions beside the bound, for 1 to 4 float32 components."""
-    figure, axes = plt.subplots(figsize=(6.4, 3.4))
+    figure, axes = plt.subplots(figsize=(5, 3.6))
     places = torch.arange(1, 65)
     for terms in (1, 2, 3, 4):
         worst = []
@@ -179,7 +182,7 @@ def of_errors() -> plt.Figure:
     axes.set_xticks([1, 2, 3, 4])
     axes.set_xlabel("float32 components")
     axes.set_ylabel("relative error of x * y")
-    axes.scatter([], [], color=BLUE, s=14, label="64 products, against rationals")
+    axes.scatter([], [], color=BLUE, s=14, label="64 products")
     axes.plot([], [], color=RED, lw=2, label="mcf.bound")
     axes.legend(frameon=False)
     figure.tight_layout()
@@ -201,7 +204,7 @@ def main(arguments: Sequence[str]) -> None:
     with plt.rc_context(STYLE):
         for name, draw in PICTURES.items():
             figure = draw()
-            figure.savefig(folder / f"{name}.png", dpi=120, metadata={"Software": None})
+            figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
             plt.close(figure)
 
 

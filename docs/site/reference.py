@@ -20,26 +20,42 @@ PAGES = {
 ELSEWHERE = {"mcf.tensor": "mcf.expansions.creation.tensor"}
 # Groups by the beginnings of the modules that names come from, in the order of the pages.
 GROUPS = {
-    "mcf.tensor": "Tensors",
-    "mcf.constants": "Tensors",
+    "mcf.expansions": "Tensors",
+    "mcf.constants": "Constants",
     "mcf.complexes": "Complex numbers",
     "mcf.functions": "Functions",
     "mcf.accurate": "Sums and products",
     "mcf.products": "Sums and products",
     "mcf.polynomials": "Sums and products",
     "mcf.transforms": "Error-free transforms",
+    "mcf.bounds": "Bounds",
+    "mcf.fusion": "Executors and compilation",
+    "mcf.kernels": "Executors and compilation",
     "mcf.optim.rules": "Optimizers",
     "mcf.optim.optimizer": "Optimizers",
+    "mcf.optim.wrap": "Optimizers",
     "mcf.optim.precision": "Precisions and groups",
-    "mcf.optim.storage": "Precisions and groups",
-    "mcf.optim.groups": "Precisions and groups",
-    "mcf.optim.randomness": "Precisions and groups",
-    "mcf.optim.extras": "Around an optimizer",
+    "mcf.optim.module_groups": "Precisions and groups",
+    "mcf.optim.average": "Around an optimizer",
+    "mcf.optim.gradients": "Around an optimizer",
+    "mcf.optim.offload": "Around an optimizer",
     "mcf.optim.conversion": "Conversion",
     "mcf.optim.sharding": "Many processes",
-    "mcf.optim": "Warnings and errors",
+    "mcf.optim.parameters": "Many processes",
+    "mcf.optim.step": "Warnings and errors",
+    "mcf.optim.user_warnings": "Warnings and errors",
     "mcf.nn": "Modules",
-    "mcf": "Settings and tools",
+}
+
+# What all entries of a group have in common.
+COMMON = {
+    "Functions": "Each function takes expansion tensors, and where it says so plain tensors or "
+    "tuples of components, and returns the same type. `mcf.bound` states the error of most, as in "
+    '`mcf.bound("exp", terms=2, dtype=torch.float64)`. Derivatives are computed in '
+    "the same arithmetic.",
+    "Sums and products": "`terms` is the number of components of the result; None takes the most "
+    "that an argument has. Plain tensors are summed as if in twice the precision, and rounded. "
+    "`mcf.bound` states the errors.",
 }
 
 
@@ -68,7 +84,8 @@ def page(module: str, source: Path, more: tuple[str, ...]) -> str:
     parts = [f"# {module}\n"]
     for title, own in groups.items():
         if own:
-            parts += [f"## {title}\n", "| | |\n|---|---|"]
+            parts += [f"## {title}\n", COMMON.get(title, "") + "\n"]
+            parts += ["| name | what it is |\n|---|---|"]
             parts += [
                 f"| [`{name.split('.')[-1]}`][{path(module, name)}] | {_first_line(module, name)} |"
                 for name in own
@@ -82,8 +99,19 @@ def linalg() -> str:
     module = importlib.import_module("mcf.linalg")
     torch = "https://docs.pytorch.org/docs/stable/generated/torch.linalg"
     names = [n for n in sorted(module.__all__) if inspect.isroutine(getattr(module, n))]
-    listed = ", ".join(f"[`{n}`]({torch}.{n}.html)" for n in names)
-    return f"# mcf.linalg\n\n{inspect.getdoc(module)}\n\nFunctions: {listed}.\n"
+    rows = [f"| [`{n}`]({torch}.{n}.html) | {_torch_says(getattr(module, n))} |" for n in names]
+    table = "\n".join(["| name | what it is |", "|---|---|", *rows])
+    return f"# mcf.linalg\n\n{inspect.getdoc(module)}\n\n## Functions\n\n{table}\n"
+
+
+def _torch_says(function: Any) -> str:
+    """Return the first sentence of a docstring of torch, after its signature, as plain text."""
+    said = (inspect.getdoc(function) or "").split("\n\n")
+    text = next((p for p in said if not re.match(r"(torch\.)?(linalg\.|\w+\()", p)), "").replace(
+        "\n", " "
+    )
+    text = re.sub(r":\w+:`~?([^`<]*)[^`]*`(\\ )?", r"\1 ", text).replace("|", "\\|")
+    return re.split(r"(?<=\.)\s", text.strip())[0]
 
 
 def _group(origin: str) -> str:
@@ -95,7 +123,7 @@ def _first_line(module: str, name: str) -> str:
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    if isinstance(found, (dict, tuple)) or (not callable(found) and not inspect.ismodule(found)):
+    if isinstance(found, (dict, tuple)):
         return ""
     text = (inspect.getdoc(found) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
     return re.split(r"(?<=\.)\s", text)[0]

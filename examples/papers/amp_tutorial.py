@@ -24,10 +24,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import paper
+# It finds the other examples.
+import parts  # noqa: F401
 import torch
 from amp import network, storage
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from pretraining.model import GPT
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -262,7 +264,7 @@ def report(rows: list[Row], image: Path) -> None:
     ))  # fmt: skip
     for line in told:
         print(f"\n{line['recipe']}: {line['loss']}")
-    made, axes = paper.figure(4, width=3.6)
+    made, axes = paper.figure(4)
     colours = (paper.BLACK, paper.COLOURS[2], paper.COLOURS[0], paper.COLOURS[1])
     for place, name in zip(axes[0], NETWORKS, strict=False):
         truth = paper.values(rows, "loss", network=name, recipe="fp32")
@@ -277,7 +279,7 @@ def report(rows: list[Row], image: Path) -> None:
     for k, (name, found) in enumerate(shares.items()):
         axes[0, 3].plot(SCALES, [100 * x for x in found], "o-", color=paper.COLOURS[k], label=name)
     axes[0, 3].set(title="gradients that float16 makes 0, %", xlabel="log2(scale of the loss)")
-    axes[0, 3].legend(fontsize=8.5)
+    axes[0, 3].legend(fontsize=10)
     paper.save(made, image)
 
 

@@ -20,12 +20,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import collage_training as training
-import paper
 import torch
-from collage_encoder import Encoder, batch, draw, losses, run
-from collage_texts import corpus, labelled
-from paper import Row
+from parts import collage_training as training
+from parts import paper
+from parts.collage_encoder import Encoder, batch, draw, losses, run
+from parts.collage_texts import corpus, labelled
+from parts.paper import Row
 from pretraining.data import Corpus
 from torch import nn
 from torch.nn import functional as F
@@ -158,7 +158,7 @@ def report(rows: list[Row], image: Path, given: argparse.Namespace) -> None:
 def curve(rows: list[Row], image: Path) -> None:
     """Figure 3: lost additions, loss, effective descent quality over the steps of phase 1."""
     texts = paper.names(rows, "text")
-    made, axes = paper.figure(3, width=4.7, rows=len(texts))
+    made, axes = paper.figure(3, rows=len(texts))
     for places, text in zip(axes, texts, strict=True):
         for option in OPTIONS["BERT"]:
             colour = training.COLOURS[option]
@@ -180,10 +180,10 @@ def curve(rows: list[Row], image: Path) -> None:
             )
         places[0].set(title=f"{text}: lost additions, %", xlabel="update")
         places[0].text(0.97, 0.28, "line: weight\ndots: second moment", ha="right",
-                       transform=places[0].transAxes, fontsize=8.5)  # fmt: skip
+                       transform=places[0].transAxes, fontsize=10)  # fmt: skip
         places[1].set(title="loss of masked tokens", xlabel="update")
         places[2].set(title="effective descent quality", xlabel="update")
-        places[2].legend(fontsize=8)
+        places[2].legend(fontsize=10)
     paper.save(made, image)
 
 

@@ -18,9 +18,9 @@ import dataclasses
 import math
 from pathlib import Path
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from quality_tasks import TASKS, Stack, Task
 from torch import Tensor
 
@@ -154,7 +154,7 @@ def report(rows: list[Row], image: Path) -> None:
             line[f"seeds of {option} with a spike"] = str(spiked)
         search.append(line)
     print("\n" + paper.table(search, list(search[0])))
-    made, axes = paper.figure(len(sizes), width=5.4)
+    made, axes = paper.figure(len(sizes))
     colours = (paper.COLOURS[0], paper.COLOURS[2], paper.COLOURS[1], paper.COLOURS[5])
     for place, size in zip(axes[0], sizes, strict=True):
         for k, (option, colour) in enumerate(zip(list(OPTIONS)[:-1], colours, strict=True)):
@@ -166,7 +166,7 @@ def report(rows: list[Row], image: Path) -> None:
         place.axhline(0, color=paper.GREY, lw=0.8)
         place.set_xticks(range(len(betas)), betas)
         place.set(title=f"batches of {size} windows", xlabel="beta2", ylabel="held-out loss - D's")
-    axes[0, 0].legend(fontsize=8.5, loc="upper left", bbox_to_anchor=(0.1, 0.4))
+    axes[0, 0].legend(fontsize=10, loc="center", bbox_to_anchor=(0.5, 0.3), ncols=2)
     paper.save(made, image)
 
 

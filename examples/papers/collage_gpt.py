@@ -17,12 +17,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import collage_training as training
 import numpy as np
-import paper
 import torch
-from collage_texts import BYTES, corpus
-from paper import Row
+from parts import collage_training as training
+from parts import paper
+from parts.collage_texts import BYTES, corpus
+from parts.paper import Row
 from pretraining import data, decoder
 from pretraining.data import Corpus, Part
 from pretraining.shapes import Shape, gpt
@@ -95,7 +95,7 @@ def report(rows: list[Row], image: Path, given: argparse.Namespace) -> None:
                 line[f"{text}: {case}"] = training.cell(rows, option, **of)
             lines.append(line)
         print(f"loss, {what}:\n\n{paper.table(lines, list(lines[0]))}\n")
-    made, axes = paper.figure(len(texts), width=5.4)
+    made, axes = paper.figure(len(texts))
     for place, text in zip(axes[0], texts, strict=True):
         cases = [case for of, case in both if of == text]
         for k, option in enumerate(OPTIONS[:-1]):
@@ -112,7 +112,7 @@ def report(rows: list[Row], image: Path, given: argparse.Namespace) -> None:
         place.set_xlim(-0.5, len(cases) - 0.5)
         place.set_xticks(range(len(cases)), cases)
         place.set(title=f"{text}: held-out loss - D's", ylabel="nats a byte")
-    axes[0, 0].legend(fontsize=8.5)
+    axes[0, 0].legend(fontsize=10, loc="center")
     paper.save(made, image)
 
 

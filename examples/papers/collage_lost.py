@@ -20,9 +20,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from pretraining import data, model, options
 from torch import Tensor
 
@@ -170,7 +170,7 @@ def report(rows: list[Row], image: Path) -> None:
         for o, name in NAMES.items()
     ]  # fmt: skip
     print(paper.table(lines, list(lines[0])))
-    made, axes = paper.figure(3, width=4.6)
+    made, axes = paper.figure(3)
     first = paper.names(rows, "seed")[0]
 
     def octaves(option: str, what: str) -> tuple[list[int], list[float]]:
@@ -184,7 +184,7 @@ def report(rows: list[Row], image: Path) -> None:
     both.legend()
     ratios.step(*octaves("D", "ratio"), where="post", color=paper.BLACK)
     ratios.axvspan(-9, -8, color=paper.COLOURS[3], alpha=0.5, lw=0)
-    ratios.text(-9.5, ratios.get_ylim()[1] * 0.93, "lost in bf16", ha="right", fontsize=9)
+    ratios.text(-9.5, ratios.get_ylim()[1] * 0.93, "lost in bf16", ha="right", fontsize=10)
     ratios.set(title="|update| / |weight|", xlabel="floor(log2)", ylabel="% of elements")
     colours = (paper.COLOURS[0], paper.COLOURS[2], paper.COLOURS[1], paper.BLACK)
     for o, colour in zip(OPTIONS, colours, strict=True):
@@ -197,8 +197,8 @@ def report(rows: list[Row], image: Path) -> None:
             share.plot(steps, mean, dashes, color=colour, label=NAMES[o] if dashes == "-" else None)
     share.set(title="lost additions to weights, %", xlabel="step", ylim=(-1, 60))
     share.text(0.97, 0.96, "line: Definition 3.2\ndashes: of what is stored", ha="right", va="top",
-               transform=share.transAxes, fontsize=8.5)  # fmt: skip
-    share.legend(fontsize=8.5, loc="upper left")
+               transform=share.transAxes, fontsize=10)  # fmt: skip
+    share.legend(fontsize=10, loc="upper left")
     paper.save(made, image)
 
 

@@ -17,9 +17,9 @@ import dataclasses
 from fractions import Fraction
 from pathlib import Path
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from pretraining import scaling
 from pretraining.dry_run import state_bytes
 from pretraining.scaling import Mesh, Work
@@ -147,7 +147,7 @@ def report(rows: list[Row], image: Path) -> None:
         )  # fmt: skip
     for table in (betas, sizes):
         print(paper.table(table, list(table[0])) + "\n")
-    made, axes = paper.figure(3, width=4.6)
+    made, axes = paper.figure(3)
     bars, peaks, lengths = axes[0]
     names = list(OPTIONS)
     bottom = [0.0] * len(names)
@@ -156,7 +156,7 @@ def report(rows: list[Row], image: Path) -> None:
         bars.bar(names, high, bottom=bottom, color=colour, label=kind, width=0.6)
         bottom = [a + b for a, b in zip(bottom, high, strict=True)]
     bars.set(title="bytes per parameter", ylim=(0, 21))
-    bars.legend(fontsize=8, loc="upper left", ncols=2)
+    bars.legend(fontsize=10, loc="upper left", ncols=2)
     colours = (paper.COLOURS[0], paper.COLOURS[2], paper.COLOURS[1], paper.BLACK)
     for o, colour in zip(names, colours, strict=True):
         high = [float(found["peak GiB", o, m]) for m in MODELS]
@@ -166,7 +166,7 @@ def report(rows: list[Row], image: Path) -> None:
         for k, value in enumerate(at):
             where, pale = place + 0.36 * k - 0.18, 1 - 0.45 * k
             bar = lengths.bar(where, value, 0.34, color=colour, alpha=pale)
-            lengths.bar_label(bar, fontsize=8)
+            lengths.bar_label(bar, fontsize=9)
     peaks.set_xticks(range(len(MODELS)), [m.replace(" ", "\n") for m in MODELS])
     peaks.set(title="peak GiB of a device, computed", ylim=0)
     peaks.legend()

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import collage_memory as memory
-import paper
 import torch
-from collage_texts import BYTES
-from paper import Row
+from parts import paper
+from parts.collage_texts import BYTES
+from parts.paper import Row
 from pretraining import decoder
 from pretraining.dry_run import state_bytes
 from pretraining.shapes import Shape, gpt
@@ -120,7 +120,7 @@ def report(rows: list[Row], image: Path) -> None:
         print(f"{what}, times the speed of D (optimizer alone)"
               f"{'; Table 7' if what == 'estimated' else ''}:\n\n"
               f"{paper.table(lines, list(lines[0]))}\n")  # fmt: skip
-    made, axes = paper.figure(2, width=5.4)
+    made, axes = paper.figure(2)
     for place, what in zip(axes[0], ("measured", "estimated"), strict=True):
         of = [r for r in rows if r["what"] == what]
         cases = paper.names(of, "case")
@@ -135,9 +135,12 @@ def report(rows: list[Row], image: Path) -> None:
                 place.bar(at, seconds[0] * 1e3, 0.17, color=paper.GREY)
                 place.bar(at, seconds[1] * 1e3, 0.17, seconds[0] * 1e3, color=colour,
                           label=None if n else f"optimizer, {option}")  # fmt: skip
-        place.set_xticks(range(len(cases)), [c.replace(", ", "\n") for c in cases])
-        place.set(title=f"a step, {what}", ylabel="ms (grey: forward and backward)")
-    axes[0, 0].legend(fontsize=8.5)
+        place.set_xticks(
+            range(len(cases)),
+            [c.replace(", ", "\n").replace("OpenLLaMA ", "Llama\n") for c in cases],
+        )
+        place.set(title=f"a step, {what}", ylabel="ms (grey: model)")
+    axes[0, 0].legend(fontsize=10)
     paper.save(made, image)
 
 

@@ -17,9 +17,9 @@ import argparse
 import itertools
 from pathlib import Path
 
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from torch import Tensor, nn
 
 from mcf.optim import AdamW, Precision
@@ -95,7 +95,7 @@ def report(rows: list[Row], image: Path) -> None:
             "off the way of float64": f"{max(float(r['off']) for r in of):.2g}",
         })  # fmt: skip
     print(paper.table(lines, list(lines[0])))
-    made, axes = paper.figure(1, width=7)
+    made, axes = paper.figure(1)
     place, tiny = axes[0, 0], 1e-12
     lines = [line for line in lines if line["stored"] != "float32"]
     for k, line in enumerate(lines):
@@ -103,11 +103,11 @@ def report(rows: list[Row], image: Path) -> None:
         colour = (*paper.COLOURS[1:4], paper.COLOURS[0])[k]
         place.plot([max(x, tiny) for x in found], [k] * len(found), "o", color=colour, alpha=0.5)
     place.axvline(TOLERANCE, color=paper.GREY, ls="--", lw=1)
-    place.text(TOLERANCE / 1.3, -0.45, "its test's tolerance", fontsize=8.5, ha="right")
+    place.text(TOLERANCE / 1.3, -0.45, "its test's tolerance", fontsize=10, ha="right")
     place.axvline(tiny, color=paper.GREY, lw=0.8)
-    place.text(tiny * 1.3, -0.45, "the same bits", fontsize=8.5)
+    place.text(tiny * 1.3, -0.45, "the same bits", fontsize=10)
     place.set(xscale="log", ylim=(len(lines) - 0.5, -0.8), xlim=(tiny / 3, 0.05))
-    place.set_xlabel("largest difference from a float32 copy, each setting")
+    place.set_xlabel("largest difference from float32")
     place.set_yticks(range(len(lines)), [line["stored"] for line in lines])
     paper.save(made, image)
 

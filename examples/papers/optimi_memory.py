@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import paper
 import torch
 import torch.distributed as dist
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from torch import Tensor, nn
 
 import mcf.optim
@@ -184,7 +184,7 @@ def report(rows: list[Row], image: Path) -> None:
              "gradients at most, released": f"{float(row['release']):g}"}
         )  # fmt: skip
     print(paper.table(lines, list(lines[0])))
-    made, axes = paper.figure(1, width=8)
+    made, axes = paper.figure(1)
     place = axes[0, 0]
     left = [0.0] * len(rows)
     shown = (*BUFFERS, "accumulation", "buckets")
@@ -196,7 +196,7 @@ def report(rows: list[Row], image: Path) -> None:
         left = [a + b for a, b in zip(left, wide, strict=True)]
     place.invert_yaxis()
     place.set(xlabel="bytes per parameter", xlim=(0, max(left) * 1.02))
-    place.legend(fontsize=8.5, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4)
+    place.legend(fontsize=10, loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=3)
     paper.save(made, image)
 
 

@@ -18,12 +18,11 @@ import math
 import time
 from pathlib import Path
 
-import paper
 import torch
-import zamirai_models
-from paper import Row
+from parts import paper, zamirai_models
+from parts.paper import Row
+from parts.zamirai_models import Model, Rounding, to_bf16
 from torch import nn
-from zamirai_models import Model, Rounding, to_bf16
 
 import mcf.optim
 
@@ -33,7 +32,12 @@ MODELS = {
     "embedding-heavy": zamirai_models.embedding,
 }
 ALONE = ("forward", "backward", "gradient", "state", "update")
-EVERYWHERE = {"all": "plain", "all, Kahan": "kahan", "all, stochastic": "stochastic"}
+EVERYWHERE: dict[str, dict[str, str]] = {
+    "all": {"precision": "plain"},
+    "all, Kahan": {"precision": "kahan"},
+    "all, stochastic": {"precision": "stochastic"},
+    "all, both": {"precision": "kahan", "low": "stochastic"},
+}
 VARIANTS = ("float32", *ALONE, "all but update", *EVERYWHERE)
 EVALUATIONS = 8
 
@@ -49,7 +53,7 @@ def kinds(variant: str) -> set[str]:
 
 def optimizer(model: Model, weights: list[nn.Parameter], variant: str) -> torch.optim.Optimizer:
     """AdamW or SGD with momentum: torch's in float32, ours where the weights are bf16."""
-    library, how = (mcf.optim, {"precision": EVERYWHERE[variant]}) if variant in EVERYWHERE else (
+    library, how = (mcf.optim, EVERYWHERE[variant]) if variant in EVERYWHERE else (
         torch.optim, {})  # fmt: skip
     if model.adam:
         return library.AdamW(weights, lr=model.lr, weight_decay=0.0, **how)
@@ -133,7 +137,7 @@ def report(rows: list[Row], image: Path) -> None:
                 line[model] = paper.spread(gaps(rows, model, variant), "+.4f")
         lines.append(line)
     print(paper.table(lines, list(lines[0])))
-    made, axes = paper.figure(len(models), width=4.2)
+    made, axes = paper.figure(len(models))
     for place, model in zip(axes[0], models, strict=True):
         for row, variant in enumerate(VARIANTS[1:]):
             mean, error = paper.mean_error(gaps(rows, model, variant))
@@ -141,11 +145,11 @@ def report(rows: list[Row], image: Path) -> None:
             colour = paper.COLOURS[0 if harms else 1]
             place.errorbar(mean, row, xerr=2 * error, fmt="o", ms=5, color=colour, capsize=2)
         place.axvline(0, color=paper.GREY, lw=0.8)
-        place.set_yticks(range(len(VARIANTS) - 1), VARIANTS[1:] if model == models[0] else [])
+        place.set_yticks(range(len(VARIANTS) - 1), VARIANTS[1:])
         place.invert_yaxis()
         place.locator_params(axis="x", nbins=5)
         count = paper.values(rows, "parameters", model=model)[0]
-        place.set_title(f"{model}, {count:,.0f} parameters", loc="left", fontsize=10)
+        place.set_title(f"{model}, {count:,.0f} parameters", loc="left")
         place.set_xlabel("held-out loss - float32's")
     paper.save(made, image)
 

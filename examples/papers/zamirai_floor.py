@@ -25,9 +25,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import paper
 import torch
-from paper import Row
+from parts import paper
+from parts.paper import Row
 from torch import Tensor, nn
 
 import mcf.optim
@@ -151,12 +151,12 @@ def report(rows: list[Row], image: Path) -> None:
         axes[0, 1].plot([float(r) for r in rates], [limits[name, r] for r in rates], **style)
     for place in axes[0]:
         place.axhline(represented, color=paper.GREY, lw=0.7, label="nearest bf16 weights")
-        place.set_ylabel("distance of the bf16 weights from w*")
+        place.set_ylabel("|bf16 weights - w*|")
         place.set_ylim(1e-8)
     axes[0, 0].set(xlabel="step", title=f"rate {float(middle):g}")
     axes[0, 1].set(xlabel="rate", title="after the last step", xscale="log", yscale="log")
     axes[0, 1].set_ylim(1e-8, 10)
-    axes[0, 0].legend(fontsize=7.5, loc="lower left")
+    axes[0, 0].legend(fontsize=10, loc="lower left")
     paper.save(made, image)
 
 

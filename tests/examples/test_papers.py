@@ -24,7 +24,7 @@ def small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Small:
     """A function: run a script with --small; its module and the rows that it kept."""
-    # `paper` adds two of them itself, but only where it is imported for the first time.
+    # `parts` adds two of them itself, but only where it is imported for the first time.
     for folder in (EXAMPLES.parent / "benchmarks", EXAMPLES, EXAMPLES / "papers"):
         monkeypatch.syspath_prepend(str(folder))
 
@@ -38,7 +38,7 @@ def small(
         script.main(["--report", f"--out={tmp_path}", *options])
         assert capsys.readouterr().out == table
         assert image.stat().st_size > 10_000
-        found = importlib.import_module("paper").read(
+        found = importlib.import_module("parts.paper").read(
             tmp_path / "results" / "papers" / f"{name}.csv"
         )
         return script, found
@@ -70,7 +70,7 @@ def test_ablation(small: Small) -> None:
 
 def test_a_variant_rounds_what_it_names(small: Small) -> None:
     script = importlib.import_module("zamirai_ablation")
-    of_model = importlib.import_module("zamirai_models")
+    of_model = importlib.import_module("parts.zamirai_models")
     third = torch.tensor([1 / 3])
     rounded = of_model.to_bf16(third)
 

@@ -28,7 +28,7 @@ def run(name: str, folder: Path, *options: str) -> tuple[ModuleType, list[dict[s
     script.main(["--small", f"--out={folder}", *options])
     path = folder / "results" / "papers" / f"{name}.csv"
     assert (folder / "images" / "papers" / f"{name}.png").stat().st_size > 10_000
-    return script, importlib.import_module("paper").read(path)
+    return script, importlib.import_module("parts.paper").read(path)
 
 
 def test_decoders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +74,7 @@ def test_encoders(tmp_path: Path) -> None:
 
 
 def test_masks() -> None:
-    encoder, texts = (importlib.import_module(f"collage_{n}") for n in ("encoder", "texts"))
+    encoder, texts = (importlib.import_module(f"parts.collage_{n}") for n in ("encoder", "texts"))
     raw = (np.arange(40_000) * 7 % 89 + 32).astype(np.uint8)
     part = texts.Part((), (raw,))
     size, length = 64, 32
@@ -115,7 +115,7 @@ def test_masks() -> None:
 
 
 def test_second_segments_have_an_embedding_of_their_own() -> None:
-    encoder, texts = (importlib.import_module(f"collage_{n}") for n in ("encoder", "texts"))
+    encoder, texts = (importlib.import_module(f"parts.collage_{n}") for n in ("encoder", "texts"))
     model = encoder.draw(encoder.Encoder(1, 8, 2, 8), 0)
     inputs = torch.tensor([[texts.CLS, 65, texts.SEP, 66, 67, texts.SEP]])
     seen: list[torch.Tensor] = []
@@ -126,7 +126,7 @@ def test_second_segments_have_an_embedding_of_their_own() -> None:
 
 @pytest.mark.slow
 def test_texts_share_no_document() -> None:
-    texts = importlib.import_module("collage_texts")
+    texts = importlib.import_module("parts.collage_texts")
     for name, word in (("code", b"import"), ("reference", b"statement")):
         corpus = texts.corpus(name, 300_000)
         train, val = (part.sources[0].tobytes() for part in (corpus.train, corpus.val))
@@ -138,7 +138,7 @@ def test_texts_share_no_document() -> None:
 
 @pytest.mark.slow
 def test_labels() -> None:
-    texts = importlib.import_module("collage_texts")
+    texts = importlib.import_module("parts.collage_texts")
     source = b"x = 'a b'  # c\ny = 1  # \xc3\xa9\n"
     told = "".join("_" if k < 0 else str(k) for k in texts._by_kind(source, 0))
     # The second line is not ASCII, so that columns and bytes differ.

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_
 
 PAGE = (Path(__file__).parents[3] / "docs" / "functions.md").read_text()
 SUPPORTED, REFUSED = (
-    set(re.findall(r"`([^`]+)`", part))
-    for part in PAGE.split("## Supported")[1].split("## Refused")
+    set(re.findall(r"`([^`]+)`", PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]))
+    for title in ("Supported", "Refused")
 )
 OPS = {cases.name_of(op): op for op in cases.functions()}
 # On the page and not in this torch.

@@ -5,9 +5,6 @@ and command) and draws docs/images/papers/NAME.png from that file alone, so that
 of other numbers than those that are kept.
 """
 
-# The harness of the benchmarks and the parts of the pretraining example are beside this folder.
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import argparse
@@ -20,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples")]
-
 from harness import environment, merge_csv, save_csv
 from harness import table as table
 from pretraining.plots import RC, STYLE
+
+from parts import ROOT
 
 Row = dict[str, Any]
 # Okabe and Ito's colours, as in the other figures.
@@ -170,16 +165,19 @@ def names(rows: Sequence[Row], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-def figure(columns: int, width: float = 5.4, height: float = 3.9, rows: int = 1) -> tuple[Any, Any]:
-    """A figure in the project's style and its axes, an array of `rows` x `columns`."""
+def figure(columns: int, height: float = 3.2, rows: int = 1) -> tuple[Any, Any]:
+    """Return a figure and its axes, an array of `rows` x `columns`, one below the other.
+
+    A page or a phone shows five inches, so that text of 12 points is read on both.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(RC):
-        made = Figure(figsize=(width * columns, height * rows), layout="constrained")
-        return made, made.subplots(rows, columns, squeeze=False)
+    with mpl.rc_context(RC | {"font.size": 12, "axes.titlesize": 13}):
+        made = Figure(figsize=(5, height * rows * columns), layout="constrained")
+        return made, made.subplots(rows * columns, 1, squeeze=False).reshape(rows, columns)
 
 
 def save(made: Any, image: Path) -> None:
     """Write a figure."""
-    made.savefig(image, dpi=110)
+    made.savefig(image, dpi=150)

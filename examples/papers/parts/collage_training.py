@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import paper
 import torch
-from paper import Row
 from torch import Tensor, nn
 
 from mcf.optim import AdamW
+from parts import paper
+from parts.paper import Row
 
 OPTIONS = {"A": "plain", "B": "light", "C": "plus", "D without masters": "fp32_states",
            "D": "master", "Kahan": "kahan"}  # fmt: skip

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from collage_texts import BYTES, CLS, MASK, SEP, TOKENS
 from pretraining.data import Part
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+
+from parts.collage_texts import BYTES, CLS, MASK, SEP, TOKENS
 
 MASKED = 0.15
 
