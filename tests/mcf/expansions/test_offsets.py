@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.launch.calls import elements, elements_in_order
+from mcf.reductions.native_steps import elements, elements_in_order
 
 
 @pytest.mark.parametrize("shape", [(), (9000, 1), (1, 9000), (3, 1, 3000), (4500, 2)], ids=str)
