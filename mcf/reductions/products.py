@@ -10,7 +10,6 @@ import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +18,10 @@ from mcf.kernels import registry
 from mcf.kernels.components import Components as Components
 from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64, format_of
-from mcf.kernels.operators import settle_kernel
-from mcf.kernels.program import Launch, Program
+from mcf.kernels.program import Program
 from mcf.reductions import modular as modular
 from mcf.reductions.folds import finish, matrix_products, paired
+from mcf.reductions.native_steps import CPU, Steps, UnpreparedError
 from mcf.reductions.rows import check_same, operator
 
 # For larger matrices the overhead that this saves is smaller than the loop itself.
@@ -55,24 +54,15 @@ def _program(
     executor: str, left: int, right: int, terms: int, shape: tuple[int, int, int, int]
 ) -> Program | None:
     """Return a program on the addresses of both operands and the result; None if unsupported."""
-    spec = product_fold(FP64, left, right, terms)
-    cpu = torch.device("cpu")
-    call = registry.prepare_product(spec, shape, cpu)
-    like = torch.empty((shape[0], shape[1], shape[3]), dtype=torch.float64, device=cpu)
-    state, kernel = spec.state, settle_kernel(spec.state)
-    settle = registry.prepare(kernel, [[like] * len(kernel.fields)])
-    if call is None or settle is None:
+    spec, read = product_fold(FP64, left, right, terms), left + right
+    steps, out = Steps(read + terms), [*range(read, read + terms)]
+    batch, rows, _, columns = shape
+    try:
+        call = registry.prepare_product(spec, shape, CPU)
+        steps.fold(call, [*range(read)], spec.state, batch * rows * columns, out)
+        return steps.program()
+    except UnpreparedError:
         return None
-    read = left + right
-    given = read + terms
-    # Surplus components are written to workspaces that nothing reads.
-    rest = [*range(given, given + state - terms)]
-    partial = [*range(given + state - terms, given + 2 * state - terms)]
-    steps = [
-        Launch(call, [*range(read)], partial[0]),
-        Launch(settle.row(np.ones((1, 0))), [*range(read, given), *rest, *partial]),
-    ]
-    return Program.of(steps, given, [8 * like.numel()] * (2 * state - terms))
 
 
 # Products with fewer columns are computed transposed if they have more rows: loops run over

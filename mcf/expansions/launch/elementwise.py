@@ -14,7 +14,7 @@ from mcf.elementary import fused
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.expansions.components import write
-from mcf.expansions.launch.calls import SMALL, Slots, Steps, UnpreparedError, new_like
+from mcf.expansions.launch.calls import SMALL, new_like
 from mcf.expansions.tensor import Components
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
@@ -24,6 +24,7 @@ from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, re
 from mcf.kernels.overlap import Place, Places
 from mcf.kernels.program import SIZES, Program
 from mcf.kernels.register_choice import registers_for
+from mcf.reductions.native_steps import Slots, Steps, UnpreparedError
 
 # A program with workspace broadcasts operands to at most this number of elements.
 _KEPT = 1024

@@ -17,17 +17,7 @@ import torch
 
 from mcf.convert import conversions
 from mcf.convert.rounding import convert, nearest
-from mcf.expansions.launch.calls import (
-    CPU,
-    SMALL,
-    Call,
-    Slots,
-    Steps,
-    cached,
-    in_float64,
-    new_like,
-    parts_of,
-)
+from mcf.expansions.launch.calls import SMALL, Call, cached, in_float64, new_like, parts_of
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, fresh
 from mcf.kernels import registry
 from mcf.kernels.fold import product_fold
@@ -36,6 +26,7 @@ from mcf.kernels.operators import ABS, FMA, MUL, Operation, kernel
 from mcf.kernels.program import Program
 from mcf.linalg.matrix_exponential import ABOVE, coefficient, degree, polynomial
 from mcf.linalg.triangular import BLOCK
+from mcf.reductions.native_steps import CPU, Slots, Steps
 
 _empty_like, _address = torch.empty_like, torch.Tensor.data_ptr
 _FLOAT64 = torch.float64

@@ -16,23 +16,14 @@ from torch import Tensor
 
 from mcf.convert import conversions
 from mcf.convert.rounding import nearest
-from mcf.expansions.launch.calls import (
-    CPU,
-    SMALL,
-    Call,
-    Slots,
-    Steps,
-    UnpreparedError,
-    cached,
-    in_float64,
-    parts_of,
-)
+from mcf.expansions.launch.calls import SMALL, Call, cached, in_float64, parts_of
 from mcf.expansions.tensor import Components, MCFTensor
 from mcf.kernels import registry
 from mcf.kernels.fold import BLOCK, product_fold, sum_fold
 from mcf.kernels.formats import FORMATS, FP64
 from mcf.kernels.operators import DIV, SQRT, SUB, kernel
 from mcf.reductions.folds import LARGEST, LEAST
+from mcf.reductions.native_steps import CPU, Slots, Steps, UnpreparedError
 from mcf.reductions.rows import Rows
 
 # Moments of differences from means, and the largest number of elements with workspace for them.

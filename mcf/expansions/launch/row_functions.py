@@ -19,23 +19,14 @@ from mcf.elementary.format import computing_in
 from mcf.elementary.fused import Step, step_kernel_on
 from mcf.elementary.softmax import ENTERED, LESS, LOG_TOTAL, QUOTIENT, SHIFTED, SUM
 from mcf.elementary.working import working_terms
-from mcf.expansions.launch.calls import (
-    CPU,
-    SMALL,
-    Call,
-    Slots,
-    Steps,
-    cached,
-    elements_in_order,
-    parts_of,
-    places_back,
-)
+from mcf.expansions.launch.calls import SMALL, Call, cached, parts_of
 from mcf.expansions.tensor import Components, MCFTensor
 from mcf.kernels import registry
 from mcf.kernels.formats import FORMATS, FP32, FP64
 from mcf.kernels.operators import renormalize_kernel
 from mcf.kernels.register_choice import registers_for
 from mcf.kernels.row_tasks import RowTask
+from mcf.reductions.native_steps import CPU, Slots, Steps, elements_in_order, places_back
 
 # Tasks with one result per row.
 _REDUCTIONS = frozenset({"largest", "smallest", "kth", "median", "prod"})
