@@ -8,8 +8,9 @@ import torch
 
 from mcf import slope_bounds
 from mcf.complexes import complex_bounds as complexes
-from mcf.elementary import polygamma, special_bounds
-from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
+from mcf.elementary import polygamma
+from mcf.elementary.declarations import composed
+from mcf.elementary.function_bounds import FUNCTIONS, SLOPES, SPECIAL, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.fourier import transform_bounds as fourier
 from mcf.fourier.halves import halved
@@ -20,7 +21,7 @@ from mcf.kernels.register_choice import get_registers
 from mcf.reductions.sum_bounds import ROWS
 
 _COMPLEX = complexes.OPERATIONS | complexes.FUNCTIONS
-_REAL = (*FUNCTIONS, *special_bounds.FUNCTIONS)
+_REAL = (*FUNCTIONS, *SPECIAL)
 _OPERATIONS = (*bounds.OPERATIONS, *_REAL, *ROWS, *_COMPLEX, "fft", "rfft")
 
 
@@ -84,11 +85,11 @@ def bound(
     """
     if derivative:
         return _of_derivative(operation, terms, dtype, count, registers)
-    ordered = special_bounds.of_order(operation) is not None or operation in special_bounds.SLOPES
+    ordered = polygamma.created(operation) or operation in SLOPES
     if operation not in _OPERATIONS and not ordered:
         last = polygamma.LAST
         orders = f"polygamma_5 to polygamma_{last}, zeta_3 to zeta_{last + 1}"
-        known = ", ".join((*_OPERATIONS, orders, *special_bounds.SLOPES))
+        known = ", ".join((*_OPERATIONS, orders, *SLOPES))
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     register = _register(registers)
     if operation in ("fft", "rfft"):
@@ -110,11 +111,7 @@ def bound(
         register = FP64
     if register is FP32 and operation not in IN_FLOAT32:
         raise ValueError(f"{operation!r} has no form in float32 registers, and so no bound there")
-    of_terms = 0.0
-    if operation in FUNCTIONS:
-        coefficient, proven = derived(operation, fmt, terms, register)
-    else:
-        coefficient, of_terms, proven = special_bounds.derived(operation, fmt, terms, register)
+    coefficient, of_terms, proven = derived(operation, fmt, terms, register)
     lost = UNDERFLOW * float(FP32.min_subnormal) if register is FP32 else 0.0
     return Guarantee(
         relative=coefficient * float(fmt.u**terms),
@@ -131,7 +128,7 @@ def _of_derivative(
     operation: str, terms: int, dtype: torch.dtype, count: int | None, registers: str | None
 ) -> Guarantee:
     """Return the bound of a derivative, composed from the steps that compute it where possible."""
-    following = slope_bounds.following(operation)
+    following = polygamma.following(operation)
     if operation not in slope_bounds.NAMES and following is None:
         known = ", ".join(slope_bounds.NAMES)
         raise ValueError(f"no bound for the derivative of {operation!r}; known are {known}")
@@ -149,10 +146,10 @@ def _of_derivative(
     absolute, of_terms = slope_bounds.UNDERFLOW * eta, 0.0
     formula = slope_bounds.DERIVED.get(operation)
     if following is not None:
-        formula = lambda real: complexes.composed(real(following), real("mul"))  # noqa: E731
+        formula = lambda real: composed(real(following), real("mul"))  # noqa: E731
     if formula is not None:
-        relative = complexes.composed(formula(real), real("mul"))
-        terms_of = following or slope_bounds.TERMS.get(operation)
+        relative = composed(formula(real), real("mul"))
+        terms_of = following or slope_bounds.terms_of(operation)
         if terms_of is not None:
             of_terms = bound(terms_of, terms, dtype, registers=registers).of_terms
         # float16 is computed with float32 components and rounded once.
@@ -194,7 +191,7 @@ def _of_complex(operation: str, terms: int, dtype: torch.dtype) -> Guarantee:
     relative = _COMPLEX[operation](real) + complexes.SCALED.get(operation, 0.0) * eta
     absolute = complexes.ABSOLUTE.get(operation, 64.0) * eta
     if wide:
-        relative = complexes.composed(relative, 2.0 ** (1 - terms) * float(fmt.u**terms))
+        relative = composed(relative, 2.0 ** (1 - terms) * float(fmt.u**terms))
         absolute = eta
     return Guarantee(
         relative=relative,

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 
 from mcf.elementary import formula_recording
+from mcf.elementary.declarations import Compute
 from mcf.elementary.format import computing_in, working
-from mcf.elementary.fused import NO_SCALARS, Compute, declared, stored
+from mcf.elementary.fused import NO_SCALARS, declared, stored
 from mcf.elementary.tables import Components, table
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise

@@ -23,8 +23,8 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.complexes.complex_bounds import composed
 from mcf.complexes.complex_bounds import mul as product
+from mcf.elementary.declarations import composed
 from mcf.fourier.transform import chirps
 from mcf.fourier.transform_plan import PRIME, convolution, radices
 from mcf.kernels.bounds import Guarantee

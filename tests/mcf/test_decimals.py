@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.elementary import decimals
+from mcf.elementary import integral_parts
 from mcf.expansions.ops.arithmetic import division
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, Format
@@ -69,7 +69,7 @@ def test_decimals_are_those_of_fractions(fmt: Format, terms: int, on_torch: None
 def test_hardly_any_needs_fractions(on_torch: None) -> None:
     for fmt in FORMATS.values():
         x = numbers(fmt, 2)
-        _, known = decimals.rounded(tuple(c[:900] for c in x), fmt, 2, 3)
+        _, known = integral_parts.rounded(tuple(c[:900] for c in x), fmt, 2, 3)
         assert known.double().mean() > 0.97
 
 

@@ -12,14 +12,14 @@ import torch
 
 import mcf
 from mcf.elementary import formula_recording, fused
-from mcf.elementary.operator import IN_FLOAT32
+from mcf.elementary.operator import IN_FLOAT32, with_kernels
 from mcf.elementary.statements import UnrecordableError
 from mcf.elementary.tables import Components, lookup, table
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from tests.helpers.everyday import everyday
 from tests.mcf.test_elementary_fused import check
 
-NAMES = sorted(IN_FLOAT32 & fused.FUNCTIONS)
+NAMES = sorted(IN_FLOAT32 & {*with_kernels()})
 _SHAPES = [(f, n) for f in (BF16, FP16, FP32) for n in (1, 2, 3, 4)]
 
 
