@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.complex_launches import applied
-from mcf.complexes.part_functions import halves, node
+from mcf.complexes.derivatives import halves, node
 from mcf.complexes.tensor import (
     MCFComplexTensor,
     formatted,

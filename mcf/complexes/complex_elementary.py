@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mcf.complexes.complex_launches import planned, unrecorded
-from mcf.complexes.part_functions import halves, node
+from mcf.complexes.derivatives import halves, node
 from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, made
 from mcf.complexes.tracing import untraced
 from mcf.elementary.fused import Formula
