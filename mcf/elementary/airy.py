@@ -43,7 +43,15 @@ from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant, entries, table
+from mcf.elementary.tables import (
+    Components,
+    Maker,
+    _rows,
+    constant,
+    entries,
+    register_table,
+    table,
+)
 from mcf.elementary.working import (
     beside,
     collected,
@@ -203,38 +211,6 @@ def about(m: int) -> list[About]:
     return found[::-1]
 
 
-def _series_of(m: int) -> Tensor:
-    return _rows([(c, _ONE) for about_it in about(m) for c in about_it.row])
-
-
-def _points_of(m: int) -> Tensor:
-    return _rows([(r.at, _ONE) for r in about(m)], PARTS)
-
-
-@_table
-def airy_ai_series() -> Tensor:
-    """Return coefficients of Ai(-a) about the points, and of Ai(-a) / (a - z) about zeros."""
-    return _series_of(0)
-
-
-@_table
-def airy_ai_1_series() -> Tensor:
-    """Return coefficients of Ai'(-a) about the points, and of Ai'(-a) / (a - z) about zeros."""
-    return _series_of(1)
-
-
-@_table
-def airy_ai_points() -> Tensor:
-    """Return the points and zeros of Ai(-a), as 9 floats each."""
-    return _points_of(0)
-
-
-@_table
-def airy_ai_1_points() -> Tensor:
-    """Return the points and zeros of Ai'(-a), as 9 floats each."""
-    return _points_of(1)
-
-
 def _high_start() -> bessel_jy.State:
     """Return w and w' at -144, times exp(zeta), where zeta is 1152."""
     found, root = [], fixed.root(fixed.pi())
@@ -295,16 +271,19 @@ def _high_rows() -> list[tuple[list[int], list[int]]]:
     return found[::-1]
 
 
-@_table
-def airy_ai_scaled() -> Tensor:
-    """Return coefficients of F at the nodes."""
-    return _rows([(c, _ONE) for row, _ in _high_rows() for c in row])
+def _tables(m: int, name: str) -> dict[str, Maker]:
+    """Return the tables of Ai or Ai': series, points as 9 floats each, and series at nodes."""
+    return {
+        # The function of -a about the points, and divided by a - z about zeros.
+        f"{name}_series": lambda: _rows([(c, _ONE) for it in about(m) for c in it.row]),
+        f"{name}_points": lambda: _rows([(r.at, _ONE) for r in about(m)], PARTS),
+        # F or G.
+        f"{name}_scaled": lambda: _rows([(c, _ONE) for pair in _high_rows() for c in pair[m]]),
+    }
 
 
-@_table
-def airy_ai_1_scaled() -> Tensor:
-    """Return coefficients of G at the nodes."""
-    return _rows([(c, _ONE) for _, row in _high_rows() for c in row])
+for _name, _maker in (_tables(0, "airy_ai") | _tables(1, "airy_ai_1")).items():
+    register_table(_name, _maker)
 
 
 FAR = 64.0

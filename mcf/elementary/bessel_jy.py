@@ -48,7 +48,16 @@ from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant, entries, lookup, table
+from mcf.elementary.tables import (
+    Components,
+    Maker,
+    _rows,
+    constant,
+    entries,
+    lookup,
+    register_table,
+    table,
+)
 from mcf.elementary.working import (
     collected,
     enter,
@@ -255,80 +264,22 @@ def _zeros(kind: str, order: int) -> Tensor:
     return _rows([(row.zero, _ONE) for row in about(kind, order)], PARTS)
 
 
-def _inverses(order: int) -> Tensor:
-    return _rows([(_ONE, row.zero) for row in about("y", order)])
+def _tables(order: int) -> dict[str, Maker]:
+    """Return the tables of an order: series, zeros as 9 floats each, and inverses of zeros."""
+    return {
+        # J_n(x) / v about its zeros, after J_0(x) or J_1(x) / v about 0.
+        f"j{order}_series": lambda: _first_series(order),
+        # G and J_n about the zeros of Y_n.
+        f"y{order}_series": lambda: _table_of([_regular(order, r)[1:] for r in about("y", order)]),
+        f"y{order}_first": lambda: _table_of([row.first for row in about("y", order)]),
+        f"j{order}_zeros": lambda: _zeros("j", order),
+        f"y{order}_zeros": lambda: _zeros("y", order),
+        f"y{order}_inverses": lambda: _rows([(_ONE, row.zero) for row in about("y", order)]),
+    }
 
 
-@_table
-def j0_series() -> Tensor:
-    """Return coefficients of J_0(x) / v about its zeros, after those of J_0(x) about 0."""
-    return _first_series(0)
-
-
-@_table
-def j1_series() -> Tensor:
-    """Return coefficients of J_1(x) / v about 0 and its zeros."""
-    return _first_series(1)
-
-
-@_table
-def y0_series() -> Tensor:
-    """Return coefficients of G about the zeros of Y_0."""
-    return _table_of([_regular(0, row)[1:] for row in about("y", 0)])
-
-
-@_table
-def y1_series() -> Tensor:
-    """Return coefficients of G about the zeros of Y_1."""
-    return _table_of([_regular(1, row)[1:] for row in about("y", 1)])
-
-
-@_table
-def y0_first() -> Tensor:
-    """Return coefficients of J_0 about the zeros of Y_0."""
-    return _table_of([row.first for row in about("y", 0)])
-
-
-@_table
-def y1_first() -> Tensor:
-    """Return coefficients of J_1 about the zeros of Y_1."""
-    return _table_of([row.first for row in about("y", 1)])
-
-
-@_table
-def j0_zeros() -> Tensor:
-    """Return 0 and the zeros of J_0, as 9 floats each."""
-    return _zeros("j", 0)
-
-
-@_table
-def j1_zeros() -> Tensor:
-    """Return 0 and the positive zeros of J_1, as 9 floats each."""
-    return _zeros("j", 1)
-
-
-@_table
-def y0_zeros() -> Tensor:
-    """Return the zeros of Y_0, as 9 floats each."""
-    return _zeros("y", 0)
-
-
-@_table
-def y1_zeros() -> Tensor:
-    """Return the zeros of Y_1, as 9 floats each."""
-    return _zeros("y", 1)
-
-
-@_table
-def y0_inverses() -> Tensor:
-    """Return 1/z for the zeros z of Y_0."""
-    return _inverses(0)
-
-
-@_table
-def y1_inverses() -> Tensor:
-    """Return 1/z for the zeros z of Y_1."""
-    return _inverses(1)
+for _name, _maker in (_tables(0) | _tables(1)).items():
+    register_table(_name, _maker)
 
 
 # A function from a degree to the bits by which its term is below the first.

@@ -15,7 +15,17 @@ from mcf.elementary.declarations import quotient_by, scaled_inverse
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
-from mcf.elementary.tables import TERMS, Components, _rows, _table, constant, lookup, rows
+from mcf.elementary.tables import (
+    TERMS,
+    Components,
+    Maker,
+    _rows,
+    _table,
+    constant,
+    lookup,
+    register_table,
+    rows,
+)
 from mcf.elementary.working import (
     collected,
     enter,
@@ -60,45 +70,21 @@ def log_base(base: int) -> Fraction:
     }[base]
 
 
-@_table
-def log_nodes_0() -> Tensor:
-    """Return log(j / LOG_STEPS) at index j - LOG_FIRST."""
-    return rows(_log_nodes())
-
-
-@_table
-def log_nodes_2() -> Tensor:
-    """Return log2(j / LOG_STEPS) at index j - LOG_FIRST."""
-    return rows([v / log_base(2) for v in _log_nodes()])
-
-
-@_table
-def log_nodes_10() -> Tensor:
-    """Return log10(j / LOG_STEPS) at index j - LOG_FIRST."""
-    return rows([v / log_base(10) for v in _log_nodes()])
-
-
 def _log_exponents(base: int) -> Tensor:
     step = log_base(2) / log_base(base)
     return _rows([(k * step.numerator, step.denominator) for k in LOG_EXPONENTS])
 
 
-@_table
-def log_exponents_0() -> Tensor:
-    """Return k log(2) at index k - LOG_EXPONENTS[0]."""
-    return _log_exponents(0)
+def _tables(base: int) -> dict[str, Maker]:
+    """Return log(j / LOG_STEPS) at index j - LOG_FIRST, and k log(2) at k - LOG_EXPONENTS[0]."""
+    return {
+        f"log_nodes_{base}": lambda: rows([v / log_base(base) for v in _log_nodes()]),
+        f"log_exponents_{base}": lambda: _log_exponents(base),
+    }
 
 
-@_table
-def log_exponents_2() -> Tensor:
-    """Return k log2(2) = k at index k - LOG_EXPONENTS[0]."""
-    return _log_exponents(2)
-
-
-@_table
-def log_exponents_10() -> Tensor:
-    """Return k log10(2) at index k - LOG_EXPONENTS[0]."""
-    return _log_exponents(10)
+for _name, _maker in (_tables(0) | _tables(2) | _tables(10)).items():
+    register_table(_name, _maker)
 
 
 @_table

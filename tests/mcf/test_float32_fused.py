@@ -12,6 +12,7 @@ import torch
 
 import mcf
 from mcf.elementary import formula_recording, fused
+from mcf.elementary.declarations import Program
 from mcf.elementary.operator import IN_FLOAT32, with_kernels
 from mcf.elementary.statements import UnrecordableError
 from mcf.elementary.tables import Components, lookup, table
@@ -69,7 +70,7 @@ def test_a_launch_runs_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         with mcf.executor("torch"):
             expected = x.exp().components
         fused.kernel("exp", FP32, 2, register=FP32)
-        gone = fused.Program(None, ("x",))  # type: ignore[arg-type]
+        gone = Program(None, ("x",))  # type: ignore[arg-type]
         monkeypatch.setitem(fused.PROGRAMS, "exp", gone)
         with mcf.executor("numba"):
             found = [x.exp().components, mcf.elementary.exp(x.components)]
