@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mcf.elementary import fused  # noqa: E402
-from mcf.elementary.operator import IN_FLOAT32  # noqa: E402
+from mcf.elementary.operator import IN_FLOAT32, with_kernels  # noqa: E402
 from mcf.kernels import operators  # noqa: E402
 from mcf.kernels.elementwise import Elementwise  # noqa: E402
 from mcf.kernels.formats import FP32, FP64  # noqa: E402
@@ -46,7 +46,7 @@ from tests.kernels import machine_code  # noqa: E402
 KINDS = {"float64": (FP64, FP64), "float32": (FP32, FP64), "float32 in float32": (FP32, FP32)}
 TARGETS = ("sm_80", "sm_90", "sm_100")
 OPERATION = {o.name: o for o in operators.OPERATIONS}
-FUNCTIONS = (*sorted(fused.FUNCTIONS), *(f"complex_{name}" for name in sorted(fused.COMPLEX)))
+FUNCTIONS = (*with_kernels(), *with_kernels(2))
 PROGRAM = {"three_bodies": step_kernels, "three_bodies_backward": derivative_kernels}
 KEY = ("function", "kind", "terms", "target")
 QUANTITIES = ("seconds", "registers", "bytes of stack", "instructions")

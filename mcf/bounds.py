@@ -6,10 +6,10 @@ import math
 
 import torch
 
-from mcf import slope_bounds
 from mcf.complexes import complex_bounds as complexes
-from mcf.elementary import polygamma, special_bounds
-from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
+from mcf.elementary import declarations, polygamma
+from mcf.elementary.declarations import PROGRAMS, SlopeBound, composed, product_of, quotient_by
+from mcf.elementary.function_bounds import FUNCTIONS, SLOPES, SPECIAL, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.fourier import transform_bounds as fourier
 from mcf.fourier.functions import halved
@@ -19,8 +19,64 @@ from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.kernels.register_choice import get_registers
 from mcf.reductions.sum_bounds import ROWS
 
+# Largest error from underflow in the steps, in units of the smallest subnormal number.
+SLOPE_UNDERFLOW = 4.0
+# Observed bounds in units of u^n; `tests/mcf/test_derivative_sweep.py` checks all functions.
+OBSERVED_UNITS = 64.0
+SLOPE_REQUIRES = (
+    "derivatives in the range of the format; arguments, and their distances from the ends of the "
+    "domain, of at least u^-n smallest subnormal numbers, else that quotient stands for u^n "
+    "(arguments of float16 may be smaller)"
+)
+DERIVATIVES: dict[str, SlopeBound] = {
+    # Copies of the gradient, and products of the gradient with operands.
+    "add": lambda real: 0.0,
+    "sub": lambda real: 0.0,
+    "neg": lambda real: 0.0,
+    "mul": lambda real: 0.0,
+    "square": lambda real: 0.0,
+    "fma": lambda real: 0.0,
+    "div": product_of("div", "div"),
+    "reciprocal": product_of("reciprocal", "reciprocal", "mul"),
+    "sqrt": quotient_by("sqrt"),
+    "rsqrt": lambda real: composed(*(real("rsqrt"),) * 3, real("pow"), real("mul")),
+}
+DERIVATIVES |= {
+    name: product_of(*program.slope) if isinstance(program.slope, tuple) else program.slope
+    for name, program in sorted(PROGRAMS.items())
+    if isinstance(program.slope, tuple) or callable(program.slope)
+}
+
+
+def _declared(kind: str) -> tuple[str, ...]:
+    return tuple(name for name, program in PROGRAMS.items() if program.slope == kind)
+
+
+# Formulas that contain series, differences or constants.
+OBSERVED = (
+    *_declared(declarations.OBSERVED), "cumprod", "elu", "entr", "exp2", "glu", "logaddexp",
+    "logaddexp2", "logit", "logsigmoid", "mish", "prod", "selu", "silu", "softsign", "tanhshrink",
+    "xlog1py", "xlogy",
+)  # fmt: skip
+# Differences whose zeros are in no table: the bound is relative to the sum of both magnitudes.
+OSCILLATING = (*_declared(declarations.OSCILLATING), "sinc")
+# The argument of an exponential is rounded (y - 1 or beta x). The result has that error times its
+# logarithm, which is at most the logarithm of the largest number.
+POWERS = (*_declared(declarations.POWER), "celu", "softplus")
+# Products of an exponential and x, which is at most that logarithm: underflow costs as much more.
+TAILS = ("mish", "silu")
+SLOPE_NAMES = (*DERIVATIVES, *OBSERVED, *OSCILLATING, *POWERS)
+
+
+def _slope_terms(function: str) -> str | None:
+    """Return the function to whose terms the error of a derivative is relative, too, or None."""
+    program = PROGRAMS.get(function)
+    slope = program.slope if program is not None else None
+    return slope[0] if isinstance(slope, tuple) and len(slope) == 1 else None
+
+
 _COMPLEX = complexes.OPERATIONS | complexes.FUNCTIONS
-_REAL = (*FUNCTIONS, *special_bounds.FUNCTIONS)
+_REAL = (*FUNCTIONS, *SPECIAL)
 _OPERATIONS = (*bounds.OPERATIONS, *_REAL, *ROWS, *_COMPLEX, "fft", "rfft")
 
 
@@ -42,14 +98,11 @@ def bound(
     T is the size of what is added up, without cancellation: sum |x| for "sum", sum |x y| for "dot",
     (|x| |y|) for "matmul", sum |x| / count for "mean", sum x**2 / (count - correction) for "var"
     (an integer correction), the root of that for "std", sum |c_k| |x|**k for "polyval", |x y| for
-    "fma"; below -1/2 of "lgamma", below 0 of "digamma" the magnitudes of the terms of their
-    reflection, which their docstrings have; below 0 of "polygamma_2" and other even orders m the
-    sum of all m! / |x + k|^(m + 1), of "zeta_3", which is zeta(3, x), and other odd s that of
-    1 / |x + k|^s; elsewhere 0; of the Bessel functions "j0", "j1", "y0"
-    and "y1" from |x| = 256 on the modulus sqrt(J^2 + Y^2), before it 0; of "airy_ai" from x = -64
-    downwards |x|^(3/2) sqrt(Ai^2 + Bi^2), of its derivative "airy_ai_1" with theirs, which is what
-    a relative change of x does, and above 0. So of_terms times the condition number T / |t| is a
-    relative error. For all others, the 2-norm too, of_terms is 0.
+    "fma". For special functions with reflections or oscillations their docstrings define it: the
+    magnitudes of the terms of a reflection, a modulus, or the effect of a relative change of x;
+    below 0 it is for polygamma_m of even order m the sum of all m! / |x + k|^(m + 1), for zeta_s of
+    odd s, which is zeta(s, x), that of 1 / |x + k|^s. Elsewhere it is 0. So of_terms times the
+    condition number T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",
@@ -73,8 +126,8 @@ def bound(
         derivative: whether t and r are the derivative by an operand, times a gradient that is
             exact. All functions of numbers have it: arithmetic, elementary functions and some that
             have no other answer here, "silu" or "prod" (`docs/numerics.md` names them). T is then
-            that of the function which the derivative is; of "sinc", "spherical_bessel_j0", "j1"
-            and "y1" the sum of the magnitudes of both terms of their difference.
+            that of the function which the derivative is; where the derivative is a difference of
+            oscillating terms, the sum of their magnitudes.
 
     Raises:
         ValueError: for another operation, number of terms or choice of registers; for an elementary
@@ -84,11 +137,11 @@ def bound(
     """
     if derivative:
         return _of_derivative(operation, terms, dtype, count, registers)
-    ordered = special_bounds.of_order(operation) is not None or operation in special_bounds.SLOPES
+    ordered = polygamma.created(operation) or operation in SLOPES
     if operation not in _OPERATIONS and not ordered:
         last = polygamma.LAST
         orders = f"polygamma_5 to polygamma_{last}, zeta_3 to zeta_{last + 1}"
-        known = ", ".join((*_OPERATIONS, orders, *special_bounds.SLOPES))
+        known = ", ".join((*_OPERATIONS, orders, *SLOPES))
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     register = _register(registers)
     if operation in ("fft", "rfft"):
@@ -110,11 +163,7 @@ def bound(
         register = FP64
     if register is FP32 and operation not in IN_FLOAT32:
         raise ValueError(f"{operation!r} has no form in float32 registers, and so no bound there")
-    of_terms = 0.0
-    if operation in FUNCTIONS:
-        coefficient, proven = derived(operation, fmt, terms, register)
-    else:
-        coefficient, of_terms, proven = special_bounds.derived(operation, fmt, terms, register)
+    coefficient, of_terms, proven = derived(operation, fmt, terms, register)
     lost = UNDERFLOW * float(FP32.min_subnormal) if register is FP32 else 0.0
     return Guarantee(
         relative=coefficient * float(fmt.u**terms),
@@ -131,9 +180,9 @@ def _of_derivative(
     operation: str, terms: int, dtype: torch.dtype, count: int | None, registers: str | None
 ) -> Guarantee:
     """Return the bound of a derivative, composed from the steps that compute it where possible."""
-    following = slope_bounds.following(operation)
-    if operation not in slope_bounds.NAMES and following is None:
-        known = ", ".join(slope_bounds.NAMES)
+    following = polygamma.following(operation)
+    if operation not in SLOPE_NAMES and following is None:
+        known = ", ".join(SLOPE_NAMES)
         raise ValueError(f"no bound for the derivative of {operation!r}; known are {known}")
     if count is not None:
         raise ValueError(f"count is for sums; the derivative of {operation!r} takes none")
@@ -146,25 +195,25 @@ def _of_derivative(
         used.append(bound(name, terms, dtype, registers=registers))
         return used[-1].relative
 
-    absolute, of_terms = slope_bounds.UNDERFLOW * eta, 0.0
-    formula = slope_bounds.DERIVED.get(operation)
+    absolute, of_terms = SLOPE_UNDERFLOW * eta, 0.0
+    formula = DERIVATIVES.get(operation)
     if following is not None:
-        formula = lambda real: complexes.composed(real(following), real("mul"))  # noqa: E731
+        formula = lambda real: composed(real(following), real("mul"))  # noqa: E731
     if formula is not None:
-        relative = complexes.composed(formula(real), real("mul"))
-        terms_of = following or slope_bounds.TERMS.get(operation)
+        relative = composed(formula(real), real("mul"))
+        terms_of = following or _slope_terms(operation)
         if terms_of is not None:
             of_terms = bound(terms_of, terms, dtype, registers=registers).of_terms
         # float16 is computed with float32 components and rounded once.
         relative += unit * (dtype is torch.float16)
     else:
-        relative = slope_bounds.OBSERVED_UNITS * unit
-        if operation in slope_bounds.OSCILLATING:
+        relative = OBSERVED_UNITS * unit
+        if operation in OSCILLATING:
             of_terms = relative
         logarithm = (fmt.emax + 1) * math.log(2)
-        if operation in slope_bounds.POWERS:
+        if operation in POWERS:
             relative += logarithm * unit
-        if operation in (*slope_bounds.POWERS, *slope_bounds.TAILS):
+        if operation in (*POWERS, *TAILS):
             absolute += logarithm * eta
     proven = formula is not None and all(each.proven for each in used)
     return Guarantee(
@@ -175,7 +224,7 @@ def _of_derivative(
         algorithm="the formula of the derivative",
         source="the bounds of its steps" if formula is not None else "observed",
         of_terms=of_terms,
-        requires=slope_bounds.REQUIRES,
+        requires=SLOPE_REQUIRES,
     )
 
 
@@ -194,7 +243,7 @@ def _of_complex(operation: str, terms: int, dtype: torch.dtype) -> Guarantee:
     relative = _COMPLEX[operation](real) + complexes.SCALED.get(operation, 0.0) * eta
     absolute = complexes.ABSOLUTE.get(operation, 64.0) * eta
     if wide:
-        relative = complexes.composed(relative, 2.0 ** (1 - terms) * float(fmt.u**terms))
+        relative = composed(relative, 2.0 ** (1 - terms) * float(fmt.u**terms))
         absolute = eta
     return Guarantee(
         relative=relative,
@@ -273,3 +322,18 @@ def _reduction(
         of_terms=float(found.absolute),
         requires=row.requires(fmt, terms, register),
     )
+
+
+def slopes_markdown() -> str:
+    """Return the table as `docs/numerics.md` shows it."""
+    columns = ((1, torch.float64), (2, torch.float64), (3, torch.float64), (4, torch.float64))
+    named: dict[str, list[str]] = {}
+    for name in DERIVATIVES:
+        found = [
+            bound(name, n, dtype, derivative=True).relative * 2.0 ** (53 * n)
+            for n, dtype in columns
+        ]
+        named.setdefault(" | ".join(f"{v:.4g}" for v in found), []).append(f"`{name}`")
+    lines = ["| derivative of | n = 1 | 2 | 3 | 4 |", "|---" * 5 + "|"]
+    lines += [f"| {', '.join(names)} | {cells} |" for cells, names in named.items()]
+    return "\n".join(lines)

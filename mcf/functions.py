@@ -27,17 +27,18 @@ from collections.abc import Callable
 from typing import Any, Protocol, overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mcf import elementary
 from mcf.complexes.tensor import MCFComplexTensor
+from mcf.elementary.declarations import PROGRAMS
+from mcf.elementary.operator import FUNCTIONS
 from mcf.expansions import MCFTensor
 from mcf.expansions.conversion import promote, to_plain
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.launch.operations import selected
-from mcf.expansions.ops.elementary.elementary import normal_pdf as _normal_pdf
+from mcf.expansions.ops.elementary.elementary import of
 from mcf.expansions.promotion import aligned, common_device
 from mcf.expansions.tensor import wrap
 from mcf.kernels import operations
@@ -46,6 +47,8 @@ from mcf.kernels.operators import FMA
 
 Components = tuple[Tensor, ...]
 _TENSORS = (MCFTensor, MCFComplexTensor)
+# The modules of PyTorch that have functions of the declared names.
+_OWNERS = (torch, torch.special)
 
 
 def _tensors(*values: Any) -> tuple[Tensor, ...]:
@@ -213,10 +216,19 @@ def square(x: Any) -> Any:
     return operations.mul(x, x) if are_components("square", x) else x.square()
 
 
-def _public(
+def _public(name: str) -> Function:
+    """Extend a declared function of component tuples to tensors."""
+    program = PROGRAMS[name]
+    names = (*program.torch, *program.undifferentiated, name)
+    found = [getattr(owner, n) for n in names for owner in _OWNERS if hasattr(owner, n)]
+    of_tensors = program.tensors or (found[0] if found else getattr(of, name))
+    return _extended(FUNCTIONS[name], of_tensors, len(program.arguments))
+
+
+def _extended(
     function: Callable[..., Components], of_tensors: Callable[..., Any], arguments: int = 1
 ) -> Function:
-    """Extend an elementary function of component tuples to tensors.
+    """Extend a function of component tuples to tensors.
 
     Args:
         function: the function of tuples of components.
@@ -247,61 +259,61 @@ def _public(
     return _typed(call, arguments)
 
 
-exp = _public(elementary.exp, torch.exp)
-expm1 = _public(elementary.expm1, torch.expm1)
-log = _public(elementary.log, torch.log)
-log1p = _public(elementary.log1p, torch.log1p)
-log2 = _public(elementary.log2, torch.log2)
-log10 = _public(elementary.log10, torch.log10)
-sin = _public(elementary.sin, torch.sin)
-cos = _public(elementary.cos, torch.cos)
-tan = _public(elementary.tan, torch.tan)
-asin = _public(elementary.asin, torch.asin)
-acos = _public(elementary.acos, torch.acos)
-atan = _public(elementary.atan, torch.atan)
-sinh = _public(elementary.sinh, torch.sinh)
-cosh = _public(elementary.cosh, torch.cosh)
-tanh = _public(elementary.tanh, torch.tanh)
-asinh = _public(elementary.asinh, torch.asinh)
-acosh = _public(elementary.acosh, torch.acosh)
-atanh = _public(elementary.atanh, torch.atanh)
-sigmoid = _public(elementary.sigmoid, torch.sigmoid)
-erf = _public(elementary.erf, torch.erf)
-erfc = _public(elementary.erfc, torch.erfc)
-erfinv = _public(elementary.erfinv, torch.erfinv)
-erfcx = _public(elementary.erfcx, torch.special.erfcx)
-log_ndtr = _public(elementary.log_ndtr, torch.special.log_ndtr)
-ndtri = _public(elementary.ndtri, torch.special.ndtri)
-lgamma = _public(elementary.lgamma, torch.lgamma)
-digamma = _public(elementary.digamma, torch.digamma)
-trigamma = _public(elementary.trigamma, functools.partial(torch.polygamma, 1))
-i0 = _public(elementary.i0, torch.special.i0)
-i0e = _public(elementary.i0e, torch.special.i0e)
-i1 = _public(elementary.i1, torch.special.i1)
-i1e = _public(elementary.i1e, torch.special.i1e)
-spherical_bessel_j0 = _public(elementary.spherical_bessel_j0, torch.special.spherical_bessel_j0)
-airy_ai = _public(elementary.airy_ai, torch.special.airy_ai)
-j0 = _public(elementary.j0, torch.special.bessel_j0)
-j1 = _public(elementary.j1, torch.special.bessel_j1)
-y0 = _public(elementary.y0, torch.special.bessel_y0)
-y1 = _public(elementary.y1, torch.special.bessel_y1)
-k0 = _public(elementary.k0, torch.special.modified_bessel_k0)
-k0e = _public(elementary.k0e, torch.special.scaled_modified_bessel_k0)
-k1 = _public(elementary.k1, torch.special.modified_bessel_k1)
-k1e = _public(elementary.k1e, torch.special.scaled_modified_bessel_k1)
-floor = _public(elementary.floor, torch.floor)
-ceil = _public(elementary.ceil, torch.ceil)
-round = _public(elementary.round, torch.round)
-trunc = _public(elementary.trunc, torch.trunc)
-normal_cdf = _public(elementary.normal_cdf, torch.special.ndtr)
-normal_pdf = _public(elementary.normal_pdf, _normal_pdf)
-gelu = _public(elementary.gelu, F.gelu)
-gelu_tanh = _public(elementary.gelu_tanh, functools.partial(F.gelu, approximate="tanh"))
-atan2 = _public(elementary.atan2, torch.atan2, 2)
-pow = _public(elementary.pow, torch.pow, 2)
-hypot = _public(elementary.hypot, torch.hypot, 2)
-fmod = _public(elementary.fmod, torch.fmod, 2)
-remainder = _public(elementary.remainder, torch.remainder, 2)
-softmax = _public(elementary.softmax, torch.softmax)
-log_softmax = _public(elementary.log_softmax, torch.log_softmax)
-logsumexp = _public(elementary.logsumexp, torch.logsumexp)
+exp = _public("exp")
+expm1 = _public("expm1")
+log = _public("log")
+log1p = _public("log1p")
+log2 = _public("log2")
+log10 = _public("log10")
+sin = _public("sin")
+cos = _public("cos")
+tan = _public("tan")
+asin = _public("asin")
+acos = _public("acos")
+atan = _public("atan")
+sinh = _public("sinh")
+cosh = _public("cosh")
+tanh = _public("tanh")
+asinh = _public("asinh")
+acosh = _public("acosh")
+atanh = _public("atanh")
+sigmoid = _public("sigmoid")
+erf = _public("erf")
+erfc = _public("erfc")
+erfinv = _public("erfinv")
+erfcx = _public("erfcx")
+log_ndtr = _public("log_ndtr")
+ndtri = _public("ndtri")
+lgamma = _public("lgamma")
+digamma = _public("digamma")
+trigamma = _public("trigamma")
+i0 = _public("i0")
+i0e = _public("i0e")
+i1 = _public("i1")
+i1e = _public("i1e")
+spherical_bessel_j0 = _public("spherical_bessel_j0")
+airy_ai = _public("airy_ai")
+j0 = _public("j0")
+j1 = _public("j1")
+y0 = _public("y0")
+y1 = _public("y1")
+k0 = _public("k0")
+k0e = _public("k0e")
+k1 = _public("k1")
+k1e = _public("k1e")
+floor = _public("floor")
+ceil = _public("ceil")
+round = _public("round")
+trunc = _public("trunc")
+normal_cdf = _public("normal_cdf")
+normal_pdf = _public("normal_pdf")
+gelu = _public("gelu")
+gelu_tanh = _public("gelu_tanh")
+atan2 = _public("atan2")
+pow = _public("pow")
+hypot = _public("hypot")
+fmod = _public("fmod")
+remainder = _public("remainder")
+softmax = _extended(elementary.softmax, torch.softmax)
+log_softmax = _extended(elementary.log_softmax, torch.log_softmax)
+logsumexp = _extended(elementary.logsumexp, torch.logsumexp)

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import mcf
-from mcf import slope_bounds
+from mcf import bounds
 from mcf.kernels import expansion_bounds
 from mcf.kernels.pair_bounds import markdown
 from mcf.optim import PRECISIONS
@@ -39,7 +38,7 @@ def test_the_page_of_reduction_bounds_is_their_table() -> None:
 def test_the_page_of_bounds_of_derivatives_is_their_table() -> None:
     page = (DOCS / "numerics.md").read_text()
     begin, end = "<!-- bounds of derivatives: begin -->\n", "\n<!-- bounds of derivatives: end -->"
-    assert page.split(begin)[1].split(end)[0] == slope_bounds.markdown(mcf.bound)
+    assert page.split(begin)[1].split(end)[0] == bounds.slopes_markdown()
 
 
 def test_every_precision_has_its_row() -> None:

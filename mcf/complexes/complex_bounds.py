@@ -10,18 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-# A function from the name of a real operation to its relative error in the working format.
-Real = Callable[[str], float]
-
-
-def composed(*errors: float) -> float:
-    """Return (1 + e1)(1 + e2) ... - 1, the error of a product or of repeated rounding."""
-    return math.expm1(sum(map(math.log1p, errors)))
-
-
-def inverse(error: float) -> float:
-    """Return 1 / (1 - e) - 1, the error contributed by a divisor."""
-    return error / (1 - error)
+from mcf.elementary.declarations import Real, composed, inverse
 
 
 def mul(real: Real) -> float:

@@ -15,68 +15,34 @@ that do not broadcast or a wrong number of components; `RuntimeError` for tensor
 while grad mode is on: derivatives belong to `mcf.MCFTensor`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+# These modules declare the functions.
+from mcf.elementary import airy as airy
+from mcf.elementary import bessel as bessel
+from mcf.elementary import bessel_jy as bessel_jy
+from mcf.elementary import bessel_slopes as bessel_slopes
 from mcf.elementary import complex_functions as complex_functions
-from mcf.elementary import complex_inverses as complex_inverses
-from mcf.elementary import complex_logarithms as complex_logarithms
-from mcf.elementary.airy import airy_ai as airy_ai
-from mcf.elementary.bessel import i0 as i0
-from mcf.elementary.bessel import i0e as i0e
-from mcf.elementary.bessel import i1 as i1
-from mcf.elementary.bessel import i1e as i1e
-from mcf.elementary.bessel import spherical_bessel_j0 as spherical_bessel_j0
-from mcf.elementary.bessel_jy import j0 as j0
-from mcf.elementary.bessel_jy import j1 as j1
-from mcf.elementary.bessel_jy import y0 as y0
-from mcf.elementary.bessel_jy import y1 as y1
-from mcf.elementary.bessel_k import k0 as k0
-from mcf.elementary.bessel_k import k0e as k0e
-from mcf.elementary.bessel_k import k1 as k1
-from mcf.elementary.bessel_k import k1e as k1e
-from mcf.elementary.error import erf as erf
-from mcf.elementary.error import erfc as erfc
-from mcf.elementary.error import gelu as gelu
-from mcf.elementary.error import gelu_tanh as gelu_tanh
-from mcf.elementary.error import normal_cdf as normal_cdf
-from mcf.elementary.error import normal_pdf as normal_pdf
-from mcf.elementary.error_slopes import erf_1 as erf_1
-from mcf.elementary.gamma import digamma as digamma
-from mcf.elementary.gamma import lgamma as lgamma
-from mcf.elementary.gamma import trigamma as trigamma
-from mcf.elementary.hyperbolic import acosh as acosh
-from mcf.elementary.hyperbolic import asinh as asinh
-from mcf.elementary.hyperbolic import atanh as atanh
-from mcf.elementary.hyperbolic import cosh as cosh
-from mcf.elementary.hyperbolic import sigmoid as sigmoid
-from mcf.elementary.hyperbolic import sinh as sinh
-from mcf.elementary.hyperbolic import tanh as tanh
-from mcf.elementary.integral_parts import ceil as ceil
-from mcf.elementary.integral_parts import floor as floor
-from mcf.elementary.integral_parts import round as round
-from mcf.elementary.integral_parts import trunc as trunc
-from mcf.elementary.inverse_error import erfinv as erfinv
-from mcf.elementary.inverse_error import ndtri as ndtri
-from mcf.elementary.polygamma import polygamma_2 as polygamma_2
-from mcf.elementary.polygamma import polygamma_3 as polygamma_3
-from mcf.elementary.polygamma import polygamma_4 as polygamma_4
-from mcf.elementary.power import hypot as hypot
-from mcf.elementary.power import pow as pow
-from mcf.elementary.remainders import fmod as fmod
-from mcf.elementary.remainders import remainder as remainder
-from mcf.elementary.scaled_error import erfcx as erfcx
-from mcf.elementary.scaled_error import log_ndtr as log_ndtr
+from mcf.elementary import error as error
+from mcf.elementary import gamma as gamma
+from mcf.elementary import gelu_forms as gelu_forms
+from mcf.elementary import hyperbolic as hyperbolic
+from mcf.elementary import integral_parts as integral_parts
+from mcf.elementary import inverse_error as inverse_error
+from mcf.elementary import polygamma as polygamma
+from mcf.elementary import power as power
+from mcf.elementary import remainders as remainders
+from mcf.elementary import trigonometric as trigonometric
+from mcf.elementary.operator import FUNCTIONS
 from mcf.elementary.softmax import log_softmax as log_softmax
 from mcf.elementary.softmax import logsumexp as logsumexp
 from mcf.elementary.softmax import softmax as softmax
-from mcf.elementary.transcendental import exp as exp
-from mcf.elementary.transcendental import expm1 as expm1
-from mcf.elementary.transcendental import log as log
-from mcf.elementary.transcendental import log1p as log1p
-from mcf.elementary.transcendental import log2 as log2
-from mcf.elementary.transcendental import log10 as log10
-from mcf.elementary.trigonometric import acos as acos
-from mcf.elementary.trigonometric import asin as asin
-from mcf.elementary.trigonometric import atan as atan
-from mcf.elementary.trigonometric import atan2 as atan2
-from mcf.elementary.trigonometric import cos as cos
-from mcf.elementary.trigonometric import sin as sin
-from mcf.elementary.trigonometric import tan as tan
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+else:
+    globals().update(FUNCTIONS)

@@ -1,7 +1,7 @@
 """Bessel functions J and Y of orders 0 and 1: series about zeros up to 256, then Hankel's.
 
 Up to 256 the zero z nearest to x is stored to as many bits as x may share with it, x - z is an
-exact sum rounded once, and the series are of J_n(x) / (x - z) and similar (`bessel_zeros`). So
+exact sum rounded once, and the series are of J_n(x) / (x - z) and similar. So
 results have small relative errors also next to zeros. Beyond,
 
     sqrt(pi x) J_0(x) = P_0 (cos x + sin x) - Q_0 (sin x - cos x)
@@ -10,22 +10,54 @@ results have small relative errors also next to zeros. Beyond,
 For order 1, sin x - cos x and -(cos x + sin x) replace cos x + sin x and sin x - cos x. P and Q are
 Hankel's series (NIST's Digital Library of Mathematical Functions, 10.17,
 https://dlmf.nist.gov/10.17).
+
+The tables are computed in integers. J_0 and Y_0 are continued downwards from Hankel's series at 260
+by their differential equation, x y'' + y' + x y = 0, and J_1 = -J_0', Y_1 = -Y_0'. About a zero z,
+with v = x - z, J_n(x) / v has no zero near it, and
+
+    Y_0(x) = (2/pi) log(x/z) J_0(x) + v G(v)
+    Y_1(x) = (2/pi) (log(x/z) J_1(x) + v / (x z)) + v G(v)
+
+where G has no singularity (NIST's Digital Library of Mathematical Functions, 10.8 and 10.17,
+https://dlmf.nist.gov/10.8), so that its coefficients fall like those of J.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mcf.elementary import angles, bessel, bessel_zeros, fixed, logarithm, series, trigonometric
+from mcf.elementary import (
+    angles,
+    bessel,
+    fixed,
+    logarithm,
+    series,
+    tables,
+)
 from mcf.elementary import arithmetic as ex
+from mcf.elementary.angles import sin_cos_error
+from mcf.elementary.declarations import COMPOSED, OSCILLATING
+from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
+from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, constant, entries, lookup, table
+from mcf.elementary.tables import (
+    Components,
+    Maker,
+    _rows,
+    constant,
+    entries,
+    lookup,
+    register_table,
+    table,
+)
 from mcf.elementary.working import (
     collected,
     enter,
@@ -41,12 +73,217 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP32, FP64, Format
 
-Arguments = tuple[Components, ...]
+# The number of zeros, the last beyond 256; of floats per zero; of coefficients about each.
+ZEROS = 82
+PARTS = 9
+DEGREES = 64
+# Correct bits, and all bits: with steps of up to pi, 280 are lost to rounding.
+_WANTED = 768
+_BITS = 1088
+_ONE = 1 << _BITS
+_START = 260
+
+
+class State(NamedTuple):
+    """A point, and a solution's value and derivative there, in units of 2**-_BITS."""
+
+    at: int
+    value: int
+    slope: int
+
+
+def _coefficients(state: State, count: int) -> list[int]:
+    """Return the coefficients of a solution of order 0, in powers of x - at."""
+    inverse = (_ONE << _BITS) // state.at
+    a = [state.value, state.slope]
+    for k in range(count - 2):
+        last = a[k - 1] if k else 0
+        rest = ((k + 1) ** 2 * a[k + 1] + last) * inverse >> _BITS
+        a.append(-(rest + a[k]) // ((k + 1) * (k + 2)))
+    return a
+
+
+def evaluated(a: list[int], t: int) -> tuple[int, int]:
+    """Return value and derivative of a polynomial."""
+    value = slope = 0
+    for c in reversed(a):
+        slope = value + (slope * t >> _BITS)
+        value = c + (value * t >> _BITS)
+    return value, slope
+
+
+def _moved(state: State, to: int) -> State:
+    """Move to another point, by steps of at most a third of the distance to 0."""
+    while state.at != to:
+        step = max(to - state.at, -state.at // 3)
+        # Count terms until both the distance to 0 and 1/k! make them negligible.
+        count, left = int(_WANTED / math.log2(state.at / -step)), float(_WANTED)
+        for k in range(1, count + 1):
+            left -= math.log2(k * _ONE / -step)
+        while left > 0:
+            count += 1
+            left -= math.log2(count * _ONE / -step)
+        value, slope = evaluated(_coefficients(state, count + 4), step)
+        state = State(state.at + step, value, slope)
+    return state
+
+
+@functools.cache
+def _starts() -> tuple[State, State]:
+    """Return J_0 and Y_0 at _START, to about 740 bits."""
+    sine, cosine = fixed.sin_cos(Fraction(_START))
+    root = fixed.root(fixed.pi() * _START)
+    found: list[list[int]] = []
+    for order in (0, 1):
+        p = q = Fraction(0)
+        for k in range(0, 500, 2):
+            p += hankel(order, k) / _START**k
+            q += hankel(order, k + 1) / _START ** (k + 1)
+        found.append([x.numerator * fixed.ONE // x.denominator for x in (p, q)])
+    (p_0, q_0), (p_1, q_1) = found
+    plus, minus = sine + cosine, sine - cosine
+
+    def over(x: int) -> int:
+        return fixed.quotient(x >> fixed.BITS, root) >> (fixed.BITS - _BITS)
+
+    j, dj = over(p_0 * plus - q_0 * minus), over(p_1 * minus + q_1 * plus)
+    y, dy = over(p_0 * minus + q_0 * plus), over(q_1 * minus - p_1 * plus)
+    at = _START << _BITS
+    return State(at, j, -dj), State(at, y, -dy)
+
+
+def hankel(order: int, k: int) -> Fraction:
+    """Return the coefficient of x^-k in Hankel's P_n (even k) and Q_n (odd k), with signs."""
+    return bessel.hankel(order, k) * (-1 if (k // 2 + k) % 2 else 1)
+
+
+def _at_zero(state: State, order: int, guess: int) -> State:
+    """Return the state at a zero of a function or its derivative near a guess, by Newton steps."""
+    state = _moved(state, guess)
+    a = _coefficients(state, 260 if guess < 20 * _ONE else 120)
+    b = [(k + 1) * c for k, c in enumerate(a[1:])] if order else a
+    t, near = 0.0, [c / _ONE for c in b[:40]]
+    for _ in range(5):
+        value = slope = 0.0
+        for x in reversed(near):
+            slope = value + slope * t
+            value = x + value * t
+        t -= value / slope
+    at = int(t * 2.0**60) << (_BITS - 60)
+    for _ in range(5):
+        value, slope = evaluated(b, at)
+        at -= (value << _BITS) // slope
+    return State(guess + at, *evaluated(a, at))
+
+
+class About(NamedTuple):
+    """A zero, and coefficients about it in units of 2**-_BITS.
+
+    Attributes:
+        zero: the zero in the same units; 0 for the expansion about 0.
+        first: coefficients of J_n.
+        second: coefficients of Y_n; empty about zeros of J_n.
+    """
+
+    zero: int
+    first: list[int]
+    second: list[int]
+
+
+@functools.cache
+def about(kind: str, order: int) -> list[About]:
+    """Return expansions about zeros of J_n (or Y_n), ascending, with 0 first for J_n."""
+    j, y = _starts()
+    pi = fixed.pi() >> (fixed.BITS - _BITS)
+    # The first terms of McMahon's expansion.
+    shift = {("j", 0): 1, ("j", 1): -1, ("y", 0): 3, ("y", 1): 1}[kind, order]
+    guess = pi * ZEROS - pi * shift // 4
+    found = []
+    for _ in range(ZEROS):
+        if kind == "j":
+            j = _at_zero(j, order, guess)
+            zero, states = j.at, [j]
+        else:
+            y = _at_zero(y, order, guess)
+            j = _moved(j, y.at)
+            zero, states = y.at, [j, y]
+        rows: list[list[int]] = [[], []]
+        for k, state in enumerate(states):
+            a = _coefficients(state, DEGREES + 3)
+            rows[k] = [-(i + 1) * c for i, c in enumerate(a[1:])] if order else a
+        found.append(About(zero, *rows))
+        guess = zero - pi
+    if kind == "j":
+        found.append(About(0, _power_series(order), []))
+    return found[::-1]
+
+
+def _power_series(order: int) -> list[int]:
+    """Return the coefficients of J_n at 0."""
+    a = [0] * (DEGREES + 2)
+    for k in range(DEGREES // 2 + 1):
+        top = (-1) ** k * Fraction(1, math.factorial(k) * math.factorial(k + order))
+        a[2 * k + order] = int(top * _ONE) >> (2 * k + order)
+    return a
+
+
+def _regular(order: int, row: About) -> list[int]:
+    """Return the coefficients of v G(v)."""
+    z, rest = row.zero, list(row.second[: DEGREES + 1])
+    log, power = [0], _ONE
+    for k in range(1, DEGREES + 1):
+        power = -(power << _BITS) // z
+        log.append(-power // k)
+    two_over_pi = fixed.quotient(2 * fixed.ONE, fixed.pi()) >> (fixed.BITS - _BITS)
+    inverse, side = (_ONE << _BITS) // z, _ONE
+    for k in range(DEGREES + 1):
+        total = sum(x * y for x, y in zip(log[: k + 1], row.first[k::-1], strict=True)) >> _BITS
+        if order:
+            # Add the series of 1/z - 1/x.
+            side = -(side * inverse >> _BITS) if k else -inverse
+            total += side + inverse if k == 0 else side
+        rest[k] -= total * two_over_pi >> _BITS
+    return rest
+
+
+def _table_of(rows: list[list[int]]) -> Tensor:
+    return _rows([(c, _ONE) for row in rows for c in row[:DEGREES]])
+
+
+def _first_series(order: int) -> Tensor:
+    """Return coefficients of J_n(x) / v about zeros, after those about 0."""
+    rows = [row.first[1:] for row in about("j", order)]
+    if order == 0:
+        rows[0] = about("j", 0)[0].first
+    return _table_of(rows)
+
+
+def _zeros(kind: str, order: int) -> Tensor:
+    return _rows([(row.zero, _ONE) for row in about(kind, order)], PARTS)
+
+
+def _tables(order: int) -> dict[str, Maker]:
+    """Return the tables of an order: series, zeros as 9 floats each, and inverses of zeros."""
+    return {
+        # J_n(x) / v about its zeros, after J_0(x) or J_1(x) / v about 0.
+        f"j{order}_series": lambda: _first_series(order),
+        # G and J_n about the zeros of Y_n.
+        f"y{order}_series": lambda: _table_of([_regular(order, r)[1:] for r in about("y", order)]),
+        f"y{order}_first": lambda: _table_of([row.first for row in about("y", order)]),
+        f"j{order}_zeros": lambda: _zeros("j", order),
+        f"y{order}_zeros": lambda: _zeros("y", order),
+        f"y{order}_inverses": lambda: _rows([(_ONE, row.zero) for row in about("y", order)]),
+    }
+
+
+for _name, _maker in (_tables(0) | _tables(1)).items():
+    register_table(_name, _maker)
+
+
 # A function from a degree to the bits by which its term is below the first.
 Fall = Callable[[int], float]
-
 FAR = bessel.FAR
 # -log2 of 1/x^2 from 256 on.
 BITS = 16.0
@@ -60,7 +297,7 @@ def _fall(k: int) -> float:
 
 
 def degree_needed(
-    terms: int, fall: Fall = _fall, degrees: int = bessel_zeros.DEGREES
+    terms: int, fall: Fall = _fall, degrees: int = DEGREES
 ) -> int:  # fmt: skip
     """Return the degree of the tables' series that `terms` components need."""
     wanted = working().format.p * terms + 8
@@ -77,7 +314,7 @@ def components_needed(terms: int, k: int, fall: Fall = _fall) -> int:
 def parts_needed(fmt: Format, given: int, terms: int) -> int:
     """Return the floats needed of a zero, since x may differ in its last bits only."""
     p = working().format.p
-    return min(bessel_zeros.PARTS, -(-(fmt.p * given + p * terms + 24) // p))
+    return min(PARTS, -(-(fmt.p * given + p * terms + 24) // p))
 
 
 def _series(
@@ -85,7 +322,7 @@ def _series(
     row: Tensor,
     v: Components,
     fall: Fall = _fall,
-    degrees: int = bessel_zeros.DEGREES,
+    degrees: int = DEGREES,
 ) -> Components:
     """Evaluate a table's series, whose coefficients fall with v as `fall` says."""
     terms = len(v)
@@ -103,7 +340,7 @@ def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, term
     Tensor, Components
 ]:  # fmt: skip
     """Return the row of the zero near a < 256, and a minus the zero."""
-    last = bessel_zeros.ZEROS - (kind == "y")
+    last = ZEROS - (kind == "y")
     row = (a[0] * (1 / math.pi) + _LEFT[kind, order]).floor().clamp(0, last).to(torch.int64)
     zeros = table(f"{kind}{order}_zeros", row.device)
     parts = parts_needed(fmt, given, terms)
@@ -112,19 +349,15 @@ def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, term
 
 def _hankel(order: int, odd: int) -> Callable[[int], Fraction]:
     """Return the coefficients of P or Q in 1/x^2, divided by the first."""
-    first = bessel_zeros.hankel(order, odd)
-    return lambda k: bessel_zeros.hankel(order, 2 * k + odd) / first
+    first = hankel(order, odd)
+    return lambda k: hankel(order, 2 * k + odd) / first
 
 
 def _far(
     kind: str, order: int, a: Components, fmt: Format, given: int, terms: int
 ) -> tuple[Components, Tensor]:
     """Return components and an exponent of J_n(a) or Y_n(a) for a >= 256."""
-    q, rest, *_ = trigonometric._rest(a, fmt, given, terms)
-    s, c = angles.Angle(rest).both()
-    odd = (q & 1) == 1
-    sine = signed(select(odd, c, s), sign_of(q >= 2))
-    cosine = signed(select(odd, s, c), sign_of((q == 1) | (q == 2)))
+    sine, cosine = angles.sine_and_cosine(a, fmt, given, terms)
     plus, difference = ex.add(cosine, sine), ex.add(sine, minus(cosine))
     # Each order lags the previous one by a quarter turn, and Y lags J.
     sides = (plus, difference, minus(plus), minus(difference))
@@ -148,8 +381,7 @@ def _far(
     return ex.div(value, ex.sqrt(ex.mul(scaled, pi))), torch.where(large, -raised // 2, 0)
 
 
-def _first(arguments: Arguments, fmt: Format, terms: int, order: int) -> Components:
-    (x,) = arguments
+def _first(x: Components, fmt: Format, terms: int, order: int) -> Components:
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
     a = signed(y, sign)
@@ -172,8 +404,7 @@ def _first(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compone
     return special(~good, torch.where(y[0] == 0, zero, math.nan).to(fmt.dtype), out)
 
 
-def _second(arguments: Arguments, fmt: Format, terms: int, order: int) -> Components:
-    (x,) = arguments
+def _second(x: Components, fmt: Format, terms: int, order: int) -> Components:
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = (y[0] > 0) & y[0].isfinite()
     a = sanitized(y, good)
@@ -189,7 +420,7 @@ def _second(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compon
     close = t[0].abs() <= 0.5
     floats = select(close, (one, *t), (*quotient, torch.zeros_like(one)))
     lead = torch.where(close, collected((one, *t), 1)[0], quotient[0])
-    log, k = logarithm.log(floats, lead, w, 0, -lift)
+    log, k = logarithm.scaled_log(floats, lead, w, 0, -lift)
     first = ex.mul(scale_all(log, k), _series(f"y{order}_first", row, v))
     two_over_pi = constant(2 / fixed.to_fraction(fixed.pi()), w, one.device)
     value = ex.add(ex.mul(first, two_over_pi), ex.mul(v, _series(f"y{order}_series", row, v)))
@@ -204,41 +435,203 @@ def _second(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compon
     return special(~good, end.to(fmt.dtype), out)
 
 
-@function("x")
-def j0(arguments: Arguments, fmt: Format, terms: int) -> Components:
+_POINTS = 128
+
+
+class Interval(NamedTuple):
+    """An interval about a zero."""
+
+    zero: float
+    low: float
+    high: float
+
+
+class SeriesError(NamedTuple):
+    """Largest error of a series on one interval, and its least value with the first's sign."""
+
+    error: float
+    least: float
+
+
+def _intervals(e: Steps, kind: str, order: int) -> list[Interval]:
+    zeros = tables.table(f"{kind}{order}_zeros", torch.device("cpu"))[0].tolist()
+    left = _LEFT[kind, order]
+    edges = [max(0.0, (k - left) * math.pi) for k in range(len(zeros) + 1)]
+    # Margin for the rounding error of the float that selects a row.
+    margin = 2.0**-40 if e.fmt is FP64 else 2.0**-20
+    found = []
+    for k, zero in enumerate(zeros):
+        if edges[k] < FAR:
+            high = min(edges[k + 1], FAR)
+            found.append(Interval(zero, edges[k] * (1 - margin), high * (1 + margin)))
+    return found
+
+
+def _least(row: list[float], low: float, high: float) -> float:
+    """Return a lower bound of a polynomial, from its values at points and its steepest slope."""
+    sign, limit = math.copysign(1.0, row[0]), max(-low, high)
+    slope = sum(k * abs(c) * limit ** (k - 1) for k, c in enumerate(row) if k)
+    step, least = (high - low) / _POINTS, math.inf
+    for j in range(_POINTS + 1):
+        value, v = 0.0, low + j * step
+        for c in reversed(row):
+            value = value * v + c
+        least = min(least, sign * value)
+    return least - slope * step / 2
+
+
+def series_error(
+    e: Steps,
+    name: str,
+    rows: list[Interval],
+    fall: Fall = _fall,
+    degrees: int = DEGREES,
+) -> list[SeriesError]:
+    """Return the errors of a series about each zero."""
+    table = tables.table(name, torch.device("cpu"))[0].reshape(-1, degrees)
+    degree = degree_needed(e.terms, fall, degrees)
+    needed = [components_needed(e.terms, k, fall) for k in range(degree)]
+    found = []
+    for given, row in zip(table.tolist(), rows, strict=False):
+        low, high = row.low - row.zero, row.high - row.zero
+        limit = max(-low, high)
+        sizes = [abs(c) for c in given]
+        error, _ = e.horner(
+            [*zip(sizes, needed, strict=False), (sizes[degree], 1)], limit, offset_error(e)
+        )
+        # Terms beyond the table fall at least by half, too.
+        error += 2 * sum(c * limit**k for k, c in enumerate(sizes) if k > degree)
+        error += 2 * max(sizes[-1], sizes[-2]) * limit ** len(sizes) + _underflow(e, limit, degree)
+        found.append(SeriesError(error, _least(given, low, high)))
+    return found
+
+
+def _underflow(e: Steps, limit: float, degree: int) -> float:
+    """Return the underflow error of Horner's rule in float32: 16 smallest numbers per step."""
+    if e.fmt is FP64:
+        return 0.0
+    return 16 * float(FP32.min_subnormal) * sum(limit**k for k in range(degree + 1))
+
+
+def offset_error(e: Steps) -> float:
+    """Return the error of x - z, where z has `bessel_jy.parts_needed` floats."""
+    return e.collect() + e.constant()
+
+
+def _far_error(e: Steps, order: int) -> float:
+    """Return the error of P times one side plus Q times the other, over a root.
+
+    It is relative to the modulus. The errors of the sides, sums of sine and cosine, are relative to
+    sqrt(2).
+    """
+    square = 2 * e.div() + e.mul()
+    limit = 2.0**-BITS
+    p = e.polynomial(limit, BITS, _hankel(order, 0), 0.0, square)
+    q = e.polynomial(limit, BITS, _hankel(order, 1), 9.0, square)
+    side = max(sin_cos_error(e)) + e.add()
+    # |P cos| + |Q sin| is at most the modulus; Q is at most 3/8 of 1/256.
+    value = p + side + e.mul() + 3 / 2048 * (q + side + 2 * e.mul() + e.div()) + e.add()
+    return 1.01 * value + e.sqrt() + (e.mul() + e.constant()) / 2 + e.div()
+
+
+def first_error(e: Steps, order: int) -> tuple[float, float]:
+    """Return the errors of J_n: (x - z) times a series, and Hankel's."""
+    series = series_error(e, f"j{order}_series", _intervals(e, "j", order))
+    near = max(s.error / s.least for s in series)
+    return near + offset_error(e) + e.mul(), _far_error(e, order)
+
+
+def second_error(e: Steps, order: int) -> tuple[float, float]:
+    """Return the errors of Y_n: log(x/z) times a series plus (x - z) times another; Hankel's."""
+    rows, c = _intervals(e, "y", order), 2 / math.pi
+    j_n = series_error(e, f"y{order}_first", rows)
+    rest = series_error(e, f"y{order}_series", rows)
+    t = offset_error(e) + e.constant() + e.mul()
+    # t / ((1 + t) log(1 + t)) is at most 1.45 for |t| <= 1/2, and 1 / log(3/2) is 2.47.
+    common = log_error(e) + 2.5 * t + 2 * e.mul() + e.constant() + e.add() + offset_error(e)
+    worst = 0.0
+    for k, (row, j, g) in enumerate(zip(rows, j_n, rest, strict=True)):
+        # All terms are divided by x - z. If J_n has passed its zero, the first term changes sign.
+        most = math.log(row.low / row.zero) / (row.low - row.zero) if row.low else 1.06
+        least = g.least - c * most * max(0.0, -j.least) * (k > 0)
+        grown = c * most * j.error / least
+        if order == 0 and k == 0:
+            # From 0 to 1, where J_0 is above 0.765, relative to the first term; then as for other
+            # rows.
+            grown = max(grown, j.error / 0.765)
+        if order:
+            # For order 1 terms are multiplied by x, and x log(x / z) / (x - z) grows with x; 2/(pi
+            # z) is added.
+            most = row.high * math.log(row.high / row.zero) / (row.high - row.zero)
+            grown = c * most * j.error / (row.low * least if k else c / row.zero)
+        worst = max(worst, grown + g.error / least)
+    more = t + 2 * e.mul() + e.constant() + e.add() + e.div() if order else 0.0
+    # Terms of opposite signs increase the error by at most a tenth.
+    return 1.1 * (worst + common + more), _far_error(e, order)
+
+
+COMPOSED["j1_over"] = bessel.over_x("j", -1)
+
+
+@function(
+    "x",
+    undifferentiated=("bessel_j0",),
+    derivative=lambda x, of: -of.j1(x),
+    slope=("j1",),
+    bound=lambda e: first_error(e, 0),
+)
+def j0(x: Components, fmt: Format, terms: int) -> Components:
     """Return the Bessel function J_0(x), even; NaN at infinities.
 
     The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
     """
-    return _first(arguments, fmt, terms, 0)
+    return _first(x, fmt, terms, 0)
 
 
-@function("x")
-def j1(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    undifferentiated=("bessel_j1",),
+    derivative=lambda x, of: of.j0(x) - of.j1_over(x),
+    slope=OSCILLATING,
+    bound=lambda e: first_error(e, 1),
+)
+def j1(x: Components, fmt: Format, terms: int) -> Components:
     """Return the Bessel function J_1(x), odd; NaN at infinities.
 
     The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
     """
-    return _first(arguments, fmt, terms, 1)
+    return _first(x, fmt, terms, 1)
 
 
-@function("x")
-def y0(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    undifferentiated=("bessel_y0",),
+    derivative=lambda x, of: -of.y1(x),
+    slope=("y1",),
+    bound=lambda e: second_error(e, 0),
+)
+def y0(x: Components, fmt: Format, terms: int) -> Components:
     """Return the Bessel function Y_0(x); -inf at zeros, NaN below and at infinity.
 
     The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
     """
-    return _second(arguments, fmt, terms, 0)
+    return _second(x, fmt, terms, 0)
 
 
-@function("x")
-def y1(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    undifferentiated=("bessel_y1",),
+    derivative=lambda x, of: torch.where(x == 0, torch.inf, of.y0(x) - of.y1(x) / x),
+    slope=OSCILLATING,
+    bound=lambda e: second_error(e, 1),
+)
+def y1(x: Components, fmt: Format, terms: int) -> Components:
     """Return the Bessel function Y_1(x); -inf at zeros, NaN below and at infinity.
 
     The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
     sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
     """
-    return _second(arguments, fmt, terms, 1)
+    return _second(x, fmt, terms, 1)

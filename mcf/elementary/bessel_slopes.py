@@ -26,12 +26,15 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import bessel, bessel_k, exponential, fixed, gamma, series
-from mcf.elementary.few_products import raised
+from mcf.elementary import bessel, exponential, fixed, gamma, series
+from mcf.elementary.bessel import below_one_error
+from mcf.elementary.error_steps import Steps
+from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import working
 from mcf.elementary.gamma_series import quotient, quotient_about
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, table
+from mcf.elementary.power import raised
+from mcf.elementary.tables import Components, _rows, register_table, table
 from mcf.elementary.working import (
     collected,
     enter,
@@ -47,10 +50,8 @@ from mcf.elementary.working import (
 )
 from mcf.kernels.formats import Format
 
-Arguments = tuple[Components, ...]
 # Coefficients of 1, x, x^2, ...
 Polynomial = tuple[int, ...]
-
 # The highest order of a derivative.
 LAST = 4
 # Bits by which binomial coefficients, up to C(44, 4), slow the fall of a series; coefficients kept.
@@ -141,15 +142,15 @@ def _derived(row: list[int], m: int, half: Fraction, count: int = DEGREES) -> li
 
 def _i0e_table(m: int) -> Tensor:
     rows: list[int] = []
-    for a, (_, half) in zip(bessel._series(DEGREES + LAST), bessel._nodes(), strict=True):
+    for a, (_, half) in zip(bessel.i_series(DEGREES + LAST), bessel.nodes(), strict=True):
         rows += _derived(a, m, half)
-    return _rows([(c, 1 << bessel._BITS) for c in rows])
+    return _rows([(c, 1 << bessel.TABLE_BITS) for c in rows])
 
 
 def _i1e_table(m: int) -> Tensor:
     """Return coefficients of the derivative divided by x - z."""
-    rows, bits, count = [], bessel._BITS, DEGREES + _MORE
-    for a, (c, half) in zip(bessel._series(count + LAST), bessel._nodes(), strict=True):
+    rows, bits, count = [], bessel.TABLE_BITS, DEGREES + _MORE
+    for a, (c, half) in zip(bessel.i_series(count + LAST), bessel.nodes(), strict=True):
         # exp(-x) I_1(x) is the sum of exp(-x) I_0(x) and its derivative.
         slope = [int((k + 1) * b / half) for k, b in enumerate(a[1:])]
         found = _derived([x + y for x, y in zip(a, slope, strict=False)], m, half, count)
@@ -161,10 +162,10 @@ def _i1e_table(m: int) -> Tensor:
 
 def _k0e_table(m: int) -> Tensor:
     rows: list[int] = []
-    nodes = [(2**j, Fraction(2**j, 64)) for j in range(bessel_k.OCTAVES) for _ in range(32)]
-    for (a, _), (_, half) in zip(bessel_k._series(), nodes, strict=True):
+    nodes = [(2**j, Fraction(2**j, 64)) for j in range(bessel.K_OCTAVES) for _ in range(32)]
+    for (a, _), (_, half) in zip(bessel.k_series(), nodes, strict=True):
         rows += _derived(a, m, half)
-    return _rows([(c, 1 << bessel_k._BITS) for c in rows])
+    return _rows([(c, 1 << bessel.K_TABLE_BITS) for c in rows])
 
 
 def _zero_table(m: int) -> Tensor:
@@ -202,19 +203,22 @@ def _polynomial(a: Polynomial, x: Components) -> Components:
 def _low(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of (-1)^m (exp(x) K_0(x))^(m), 0 < a <= 1."""
     x = head(a, terms)
-    q, log_x = series.scaled(ex.mul(x, x), 0.25), gamma._log(a, terms)
+    q, log_x = series.scaled(ex.mul(x, x), 0.25), gamma.log_of(a, terms)
     parts = (
-        ex.mul(_polynomial(factor, x), bessel_k.power_series(order, q, log_x))
+        ex.mul(_polynomial(factor, x), bessel.power_series(order, q, log_x))
         for order, factor in enumerate(factors("k0e", m))
     )
     normal, e = mantissa(x)
     value = ex.div(ex.add(*parts), raised(normal, m))
-    growth, j = exponential.exp(a, terms)
+    growth, j = exponential.scaled_exp(a, terms)
     return signed(ex.mul(value, growth), torch.full_like(x[0], (-1.0) ** m)), j - m * e
 
 
-def _first(arguments: Arguments, fmt: Format, terms: int, order: int, m: int) -> Components:
-    (x,) = arguments
+def _nodes(name: str, m: int) -> series.Nodes:
+    return bessel.nodes_of(f"{name}_{m}_series")._replace(degrees=DEGREES, spare=SPARE)
+
+
+def _first(x: Components, fmt: Format, terms: int, order: int, m: int) -> Components:
     y, w = enter(x, fmt), working_terms(fmt, terms)
     down = torch.signbit(y[0])
     a = signed(y, sign_of(down))
@@ -222,7 +226,7 @@ def _first(arguments: Arguments, fmt: Format, terms: int, order: int, m: int) ->
     a = sanitized(a, good)
     far = a[0] >= bessel.FAR
     near, name = sanitized(a, ~far), f"i{order}e"
-    value = bessel._taylor(f"{name}_{m}_series", near, w, DEGREES, SPARE)
+    value = _nodes(name, m).at(near, w)
     if order:
         zero = table(f"{name}_{m}_zero", near[0].device)
         parts = tuple(-zero[j].expand(near[0].shape) for j in range(PARTS))
@@ -247,16 +251,13 @@ def _at_zero(order: int, m: int) -> float:
     return -value if m % 2 else value
 
 
-def _second(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
-    (x,) = arguments
+def _second(x: Components, fmt: Format, terms: int, m: int) -> Components:
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = (y[0] > 0) & (y[0] <= float(working().format.max))
     a = sanitized(y, good)
     low, far = a[0] < 1.0, a[0] >= bessel.FAR
     value, k = _low(m, sanitized(a, low), w)
-    middle = gamma.taylor(
-        f"k0e_{m}_series", sanitized(a, ~(low | far)), w, 0, bessel_k.OCTAVES, DEGREES, SPARE
-    )
+    middle = _nodes("k0e", m).at(sanitized(a, ~(low | far)), w)
     beyond, j = _far("k0e", m, sanitized(a, far, bessel.FAR), w)
     value = select(low, value, select(far, beyond, middle))
     k, most = torch.where(low, k, torch.where(far, j, 0)), -working().bottom
@@ -266,14 +267,61 @@ def _second(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components
     return special(~good, (end * sign).to(fmt.dtype), out)
 
 
+def slope_error(e: Steps, name: str, m: int) -> tuple[float, float]:
+    """Return the error of a derivative: nodes, Hankel's over a root and x^m, K's below 1."""
+    near = e.at_table(_nodes(name, m))
+    near += (e.mul() + e.collect()) * (name == "i1e")
+    coefficient = functools.partial(hankel, name, m)
+    far = e.polynomial(1 / bessel.FAR, bessel.BITS, coefficient, 0.0, e.div())
+    far += e.sqrt() + (e.mul() + e.constant()) / 2 + 2 * e.div() + (m - 1) * e.mul()
+    return max(near, far, _slope_below_one(e, m) if name == "k0e" else 0.0), 0.0
+
+
+def _slope_below_one(e: Steps, m: int) -> float:
+    """Return the error of exp(x) (a K_0 + b x K_1) / x^m, with terms up to several times the sum.
+
+    As x falls only b x K_1 remains. The ratio of the terms to the sum grows up to x = 1, where
+    K_0(1) = 0.4210 and K_1(1) = 0.6019.
+    """
+    a, b = factors("k0e", m)
+    zero, one = 0.42102443824070833, 0.6019072301972346
+    left = abs(sum(a) * zero + sum(b) * one)
+    parts = []
+    for order, factor in enumerate((a, b)):
+        steps = sum(1 for c in factor if c)
+        size = sum(map(abs, factor)) * (one if order else zero)
+        # Horner's rule adds to at most the sum of its terms.
+        found = len(factor) * e.mul() + steps * e.add() + e.mul()
+        parts.append(size * (found + below_one_error(e, order)))
+    add = e.add() + m * e.mul() + e.div() + exp_error(e) + e.mul()
+    return sum(parts) / left + add
+
+
+def _of_order(kind: str, m: int, x: Any, of: Any) -> Any:
+    """Return the m-th derivative of a scaled function at an expansion tensor.
+
+    Orders above `LAST` use the differential equation, which cancels for large x: |x| f^(m) + (2 |x|
+    + m - 1) s f^(m-1) + (2 m - 3) f^(m-2) = 0 with s = sign(x). For exp(x) K_0(x) the terms 2 |x|
+    and (2 m - 3) have the other sign.
+    """
+    if m <= LAST:
+        return getattr(of, f"{kind}_{m}")(x)
+    if kind == "i1e":
+        return x.sign() * _of_order("i0e", m, x, of) + _of_order("i0e", m + 1, x, of)
+    near, far = _of_order(kind, m - 1, x, of), (2 * m - 3) * _of_order(kind, m - 2, x, of)
+    if kind == "k0e":
+        return ((2 * x - (m - 1)) * near + far) / x
+    return -((2 * x.abs() + (m - 1)) * x.sign() * near + far) / x.abs()
+
+
 @functools.cache
 def slope(name: str, m: int) -> Callable[..., Components]:
     """Return the derivative of an order up to `LAST` of i0e, i1e or k0e, on component tuples."""
 
-    def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    def compute(x: Components, fmt: Format, terms: int) -> Components:
         if name == "k0e":
-            return _second(arguments, fmt, terms, m)
-        return _first(arguments, fmt, terms, int(name[1]), m)
+            return _second(x, fmt, terms, m)
+        return _first(x, fmt, terms, int(name[1]), m)
 
     compute.__name__ = f"{name}_{m}"
     what = {"i0e": "exp(-|x|) I_0(x)", "i1e": "exp(-|x|) I_1(x)", "k0e": "exp(x) K_0(x)"}[name]
@@ -287,9 +335,13 @@ def slope(name: str, m: int) -> Callable[..., Components]:
     if name == "i1e":
         made[f"{name}_{m}_zero"] = functools.partial(_zero_table, m)
     for key, maker in made.items():
-        maker.__name__ = key
-        _table(maker)
-    return function("x")(compute)
+        register_table(key, maker)
+    return function(
+        "x",
+        auxiliary=True,
+        bound=lambda e: slope_error(e, name, m),
+        derivative=lambda x, of: _of_order(name, m + 1, x, of),
+    )(compute)
 
 
 for _name in ("i0e", "i1e", "k0e"):

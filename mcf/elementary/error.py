@@ -1,37 +1,51 @@
-"""erf, erfc and gelu, by Taylor series of exp(x^2) erfc(x) around 192 nodes."""
+"""erf, erfc, erfcx, normal distribution functions and derivatives, from series of exp(x^2) erfc(x).
+
+Up to 32 f(x) = exp(x^2) erfc(x) is a Taylor series at the nearest of 192 nodes, beyond the
+asymptotic series
+
+    sqrt(pi) x f(x) = 1 - 1/(2 x^2) + 1 3/(2 x^2)^2 - 1 3 5/(2 x^2)^3 + ...
+
+whose error is less than the first omitted term (NIST's Digital Library of Mathematical Functions,
+7.12.1, https://dlmf.nist.gov/7.12). f(x) is 2/sqrt(pi) times the integral of exp(-t^2 - 2 x t) over
+t > 0, so that (-1)^m times its derivative of order m is positive everywhere. From 0 to 32 the
+derivative of the series of f is used, whose coefficients alternate in sign; beyond, that of the
+asymptotic series,
+
+    sqrt(pi) x^(m+1) |f^(m)(x)| / m! = 1 - C(m+2, m)/(2 x^2) + C(m+4, m) 1 3/(2 x^2)^2 - ...
+
+and below zero 2 h_m(|x|) exp(x^2) - f^(m)(|x|) with h_0 = 1, h_(m+1) = 2 x h_m + h_m', polynomials
+with positive coefficients: a sum for odd m, and for even m a difference that keeps at least half
+(DLMF 7.18).
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import exponential, fixed, series
-from mcf.elementary.format import working
-from mcf.elementary.hyperbolic import logistic
+from mcf.elementary import exponential, fixed, logarithm, series
+from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed
+from mcf.elementary.error_steps import Steps
+from mcf.elementary.exponential import exp_error
+from mcf.elementary.format import WORKING, working
+from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
-from mcf.elementary.ordered_sums import beside
-from mcf.elementary.series import FALL
-from mcf.elementary.tables import (
-    ERFCX_DEGREES,
-    ERFCX_OCTAVES,
-    ERFCX_STEPS,
-    Components,
-    constant,
-    lookup,
-)
+from mcf.elementary.power import raised
+from mcf.elementary.tables import Components, _rows, _table, constant, register_table
 from mcf.elementary.working import (
-    INTEGERS,
     collected,
     enter,
-    exponent,
     head,
     leave,
+    mantissa,
     minus,
-    power,
     sanitized,
     scale_all,
     select,
@@ -39,12 +53,56 @@ from mcf.elementary.working import (
     signed,
     special,
     two_prod,
-    two_sum,
     working_terms,
 )
-from mcf.kernels.formats import FP32, FP64, Format
+from mcf.kernels.formats import Format
 
-Arguments = tuple[Components, ...]
+# erfcx: 32 nodes in each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
+ERFCX_STEPS = 32
+ERFCX_OCTAVES = 6
+# Degrees kept, enough for |v|^k <= 1 and coefficients that fall by 6 bits per degree.
+ERFCX_DEGREES = 38
+
+
+def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
+    """Return (node, width of its interval), ascending."""
+    nodes = []
+    for octave in range(ERFCX_OCTAVES):
+        start, length = (2 ** (octave - 1), 2 ** (octave - 1)) if octave else (0, 1)
+        width = Fraction(length, ERFCX_STEPS)
+        nodes += [(start + width * (j + Fraction(1, 2)), width) for j in range(ERFCX_STEPS)]
+    return nodes
+
+
+@functools.cache
+def erfcx_at_nodes(count: int) -> list[tuple[list[int], Fraction]]:
+    """Return Taylor coefficients of erfcx at each node, as `fixed`, and its half-width.
+
+    They are continued from node to node downwards, a direction in which errors shrink.
+    """
+    at, value = Fraction(32), fixed.erfcx_by_fraction(32)
+    found = []
+    for node, width in reversed(erfcx_nodes()):
+        while at > node:
+            following = max(node, at - width)
+            near = fixed.erfcx_series(at, value, 160)
+            value, at = fixed.evaluate(near, following - at), following
+        found.append((fixed.erfcx_series(at, value, count), width / 2))
+    return found[::-1]
+
+
+@_table
+def erfcx_series() -> Tensor:
+    """Return Taylor coefficients at the nodes, [_KEPT, nodes * ERFCX_DEGREES], contiguous per node.
+
+    The argument is v = 2 (z - node) / width.
+    """
+    coefficients = []
+    for found, half in erfcx_at_nodes(ERFCX_DEGREES):
+        p, q = half.as_integer_ratio()
+        coefficients += [(c * p**k, fixed.ONE * q**k) for k, c in enumerate(found)]
+    return _rows(coefficients)
+
 
 # Up to this x erf is its own power series.
 _NEAR = 0.25
@@ -55,49 +113,21 @@ def _erf_series(k: int) -> Fraction:
     return Fraction((-1) ** k, math.factorial(k) * (2 * k + 1))
 
 
-def _erfcx(z: Components) -> Components:
+ERFCX = series.Nodes("erfcx_series", ERFCX_OCTAVES, ERFCX_DEGREES, more=1)
+
+
+def erfcx_near(z: Components) -> Components:
     """Return exp(z^2) erfc(z) for 0 <= z < 32."""
-    return at_node("erfcx_series", z, ERFCX_DEGREES)
+    return ERFCX.at(z, len(z))
 
 
-def at_node(name: str, z: Components, degrees: int, spare: float = 0.0) -> Components:
-    """Evaluate a table's series at the nearest node for 0 <= z < 32.
-
-    Args:
-        name: the name of the table.
-        z: the argument.
-        degrees: coefficients that a node has.
-        spare: bits by which the series falls less than by 6 a degree.
-    """
-    terms = len(z)
-    octave = (exponent(z[0]) + 1).clamp(0, ERFCX_OCTAVES - 1)
-    # Intervals are 1/32 below 1, and 2**(octave - 1) / 32 above.
-    width = power((octave - 1).clamp(min=0) - 5)
-    start = torch.where(octave == 0, 0.0, power((octave - 1).clamp(min=0)))
-    j = ((z[0] - start) / width).floor().clamp(0, ERFCX_STEPS - 1)
-    v = beside(z, start + width * (j + 0.5), terms)
-    v = tuple(c * (2.0 / width) for c in v)
-    row = (octave * ERFCX_STEPS + j.to(torch.int64)) * degrees
-    return series.at_node(
-        v,
-        degree_needed(terms, degrees, spare),
-        lambda k, count: lookup(name, row + k, count),
-        lambda k: components_needed(terms, k, spare),
-    )
+@functools.cache
+def half_root() -> Fraction:
+    """Return sqrt(1/2)."""
+    return fixed.to_fraction(fixed.root(fixed.ONE // 2))
 
 
-def degree_needed(terms: int, degrees: int, spare: float = 0.0) -> int:
-    """Return the degree of the series at a node that `terms` components need."""
-    return min(degrees - 1, int((working().format.p * terms + 8 + spare) / FALL) + 1)
-
-
-def components_needed(terms: int, k: int, spare: float = 0.0) -> int:
-    """Return the components in which the coefficient of degree k is added."""
-    p = working().format.p
-    return min(terms, max(1, -int(-(p * terms + 8 + spare - k * FALL) // p)))
-
-
-def _gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[Components, Tensor]:
+def gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[Components, Tensor]:
     """Return components and an exponent of exp(sign x^2 / 2**halves), |x| <= 40 (15 in float32).
 
     x[0]^2 is two floats, exactly; the rest of x^2 is 2 u of it.
@@ -109,29 +139,262 @@ def _gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[
         rest = head(x[1:], min(count, n))
         twice = collected((x[0] * 2.0, *x[1:]), count)
         square = (*square, *(c * factor for c in ex.mul(twice, head(rest, count))))
-    return exponential.exp(square, count)
+    return exponential.scaled_exp(square, count)
 
 
 def _complement(a: Components, count: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of erfc(a), 0 <= a <= 30 (10.5 in float32)."""
-    g, e = _gauss(a, count, 0)
-    return ex.mul(g, _erfcx(head(a, count))), e
+    g, e = gauss(a, count, 0)
+    return ex.mul(g, erfcx_near(head(a, count))), e
 
 
-def _tail(a: Components, count: int) -> tuple[Components, Tensor]:
+def tail(a: Components, count: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40 (15 in float32)."""
-    half_root = constant(fixed.to_fraction(fixed.root(fixed.ONE // 2)), count, a[0].device)
-    g, e = _gauss(a, count, 1)
-    return series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, count), half_root))), 0.5), e
+    side = constant(half_root(), count, a[0].device)
+    g, e = gauss(a, count, 1)
+    return series.scaled(ex.mul(g, erfcx_near(ex.mul(head(a, count), side))), 0.5), e
 
 
-@function("x")
-def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
+def lifted(a: Components) -> tuple[Components, Tensor]:
+    """Return a number times a power of two if it is tiny, and the exponent."""
+    lift = torch.where(a[0].abs() < 2.0 ** -working().faint, working().faint, 0)
+    return scale_all(a, lift), lift
+
+
+# From FAR on the asymptotic series is used; BITS is -log2 of the square of its inverse.
+FAR = 32.0
+BITS = 10.0
+
+
+def asymptotic(k: int) -> Fraction:
+    """Return the coefficient of 1 / x^(2 k)."""
+    return Fraction((-1) ** k * math.prod(range(1, 2 * k, 2)), 2**k)
+
+
+def _from_zero(z: Components, terms: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of exp(z^2) erfc(z) for any z >= 0."""
+    far = z[0] >= FAR
+    near = erfcx_near(sanitized(head(z, terms), ~far))
+    normal, e = mantissa(sanitized(head(z, terms), far, FAR))
+    one = head((torch.ones_like(z[0]),), terms)
+    inverse = ex.div(one, normal)
+    small = scale_all(inverse, -e.clamp(max=400))
+    # Beyond this the series is 1.
+    square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
+    value = ex.mul(series.polynomial(square, BITS, asymptotic), inverse)
+    half = fixed.to_fraction(fixed.two_over_root_pi()) / 2
+    value = ex.mul(value, constant(half, terms, z[0].device))
+    return select(far, value, near), torch.where(far, -e, 0)
+
+
+# The highest order; beyond it f^(m+1) = 2 x f^(m) + 2 m f^(m-1) must be used.
+LAST = 4
+# Bits by which binomial coefficients, up to C(44, 4), slow the fall of a series.
+SPARE = 18.0
+DEGREES = 44
+
+
+def _slope_table(m: int) -> Tensor:
+    """Return coefficients of (-1)^m f^(m), at the nodes of `erfcx_series`."""
+    rows = []
+    for found, half in erfcx_at_nodes(DEGREES + LAST):
+        for k, c in enumerate(found[m : m + DEGREES]):
+            value = (-1) ** m * math.perm(k + m, m) * c * half**k
+            rows.append((value.numerator, value.denominator * fixed.ONE))
+    return _rows(rows)
+
+
+def _slope_nodes(m: int) -> series.Nodes:
+    return ERFCX._replace(name=f"erfcx_{m}_series", degrees=DEGREES, spare=SPARE)
+
+
+def growing(m: int) -> list[int]:
+    """Return every second coefficient of h_m, from that of x^0 or x^1 on."""
+    h = [1]
+    for _ in range(m):
+        slope = [k * c for k, c in enumerate(h)][1:]
+        h = [a + b for a, b in zip([0, *(2 * c for c in h)], [*slope, 0, 0], strict=True)]
+    return h[m % 2 :: 2]
+
+
+def slope_asymptotic(m: int, k: int) -> Fraction:
+    """Return the coefficient of x^(-2 k) in the asymptotic series."""
+    return asymptotic(k) * math.comb(2 * k + m, m)
+
+
+def _slope_far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of |f^(m)(z)| for z >= 32."""
+    normal, e = mantissa(z)
+    inverse = ex.div(head((torch.ones_like(z[0]),), terms), normal)
+    small = scale_all(inverse, -e.clamp(max=400))
+    # Beyond this the series is 1.
+    square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
+    tail = series.polynomial(square, BITS, functools.partial(slope_asymptotic, m))
+    factor = fixed.to_fraction(fixed.two_over_root_pi()) / 2 * math.factorial(m)
+    value = ex.mul(ex.mul(tail, raised(inverse, m + 1)), constant(factor, terms, z[0].device))
+    return value, -(m + 1) * e
+
+
+def _grown(m: int, a: Components) -> Components:
+    """Return h_m(a), all terms of which are positive."""
+    square, (last, *others) = ex.mul(a, a), growing(m)[::-1]
+    total = head((torch.full_like(a[0], float(last)),), len(a))
+    for c in others:
+        total = ex.add(ex.mul(total, square), torch.full_like(a[0], float(c)))
+    return ex.mul(total, a) if m % 2 else total
+
+
+def _slope(x: Components, fmt: Format, terms: int, m: int) -> Components:
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].isfinite() & (y[0] >= -working().erf_far)
+    down = good & (y[0] < 0)
+    whole = signed(sanitized(y, good), sign_of(down))
+    a = head(whole, w)
+    far = a[0] >= FAR
+    beyond, e = _slope_far(m, sanitized(a, far, FAR), w)
+    near = _slope_nodes(m).at(sanitized(a, ~far), w)
+    value, k = select(far, beyond, near), torch.where(far, e, 0)
+    growth, j = gauss(sanitized(whole, down), w, 0, 1.0)
+    growth = series.scaled(ex.mul(growth, _grown(m, sanitized(a, down))), 2.0)
+    beside = scale_all(sanitized(value, ~far), -j)
+    below = ex.add(growth, beside if m % 2 else minus(beside))
+    most = -working().bottom
+    value, k = select(down, below, value), torch.where(down, j, k).clamp(-most, most)
+    out = leave(signed(value, torch.full_like(a[0], (-1.0) ** m)), fmt, terms, k)
+    end = torch.where(y[0] > 0, 0.0, math.inf) * (-1.0) ** m
+    return special(~good, torch.where(y[0].isnan(), y[0], end).to(fmt.dtype), out)
+
+
+def gauss_error(e: Steps, halves: int) -> float:
+    """Return the error of exp(-x^2) or exp(-x^2 / 2); only u of the square is inexact."""
+    limits = WORKING[e.fmt]
+    largest = limits.erf_far**2 if halves == 0 else limits.gauss_far**2 / 2
+    # More floats are added to the argument than elsewhere, at most nine.
+    added = 2.0**-2 * e.constant()
+    return exp_error(e, largest * 2 * e.u * (e.collect() + e.mul()) + added)
+
+
+def erfc_error(e: Steps) -> float:
+    """Return the error of the Gaussian times erfcx, or 2 minus that."""
+    return gauss_error(e, 0) + e.at_table(ERFCX) + e.mul() + e.add()
+
+
+def erf_error(e: Steps) -> float:
+    """Return the error of erf: its series up to 1/4, then 1 - erfc."""
+    z = e.mul()
+    p = e.polynomial(1 / 16, 4.0, _erf_series, 0.0, z)
+    series_error = p + 2 * e.mul() + e.constant()
+    share = math.erfc(0.25) / math.erf(0.25)
+    return max(series_error, share * (gauss_error(e, 0) + e.at_table(ERFCX) + e.mul()) + e.add())
+
+
+def tail_error(e: Steps) -> float:
+    """Return the error of erfc(x / sqrt(2)) / 2; z erfcx'(z) / erfcx(z) is at most 1."""
+    return gauss_error(e, 1) + e.at_table(ERFCX) + 2 * e.mul() + e.constant()
+
+
+def normal_cdf_error(e: Steps) -> float:
+    """Return the error of the tail, or of 1 minus it."""
+    return tail_error(e) + e.add()
+
+
+def normal_pdf_error(e: Steps) -> float:
+    """Return the error of the Gaussian times a constant."""
+    return gauss_error(e, 1) + e.mul() + e.constant()
+
+
+def _from_zero_error(e: Steps) -> float:
+    """Return the error of erfcx of a positive number."""
+    limit = 2.0**-BITS
+    far = e.polynomial(limit, BITS, asymptotic, 0.0, 2 * e.div() + e.mul())
+    return max(e.at_table(ERFCX), far + e.div() + 2 * e.mul() + e.constant())
+
+
+def erfcx_error(e: Steps) -> tuple[float, float]:
+    """Return the error of erfcx: table, asymptotic series from 32 on, reflection below 0."""
+    up = _from_zero_error(e)
+    # At 0 it is 2 minus 1; from there on both ratios fall.
+    return max(up, 2 * gauss_error(e, 0) + up + e.add()), 0.0
+
+
+def erf_1_error(e: Steps) -> tuple[float, float]:
+    """Return the error of the Gaussian times a constant."""
+    return gauss_error(e, 0) + e.mul() + e.constant(), 0.0
+
+
+def erfcx_slope_error(e: Steps, m: int) -> tuple[float, float]:
+    """Return the error of a derivative of erfcx; below 0 a polynomial is a factor."""
+    near = e.at_table(_slope_nodes(m))
+    limit, bits = 2.0**-BITS, BITS
+    coefficient = functools.partial(slope_asymptotic, m)
+    tail = e.polynomial(limit, bits, coefficient, 0.0, 2 * e.div() + e.mul())
+    far = tail + (m + 1) * e.div() + (m + 2) * e.mul() + e.constant()
+    up = max(near, far)
+    grown = gauss_error(e, 0) + (m // 2) * (2 * e.mul() + e.add()) + 3 * e.mul()
+    # At least half of the difference remains.
+    down = grown + e.add() if m % 2 else 2 * grown + up + e.add()
+    return max(up, down), 0.0
+
+
+def log_ndtr_error(e: Steps) -> tuple[float, float]:
+    """Return the error of log(1 - c), c <= 1/2, and of two terms below.
+
+    c / ((1 - c) |log(1 - c)|) is at most 1 / log(2), and log(erfcx / 2) at most -log(2). Truncating
+    the argument to the working components loses twice the truncated part in the square.
+    """
+    up = log_error(e) + tail_error(e) / math.log(2) + 2.0 ** -WORKING[e.fmt].thin
+    half = log_error(e) + (_from_zero_error(e) + e.mul() + 2 * e.constant()) / math.log(2)
+    return max(up, max(half, e.mul() + 2 * e.constant()) + e.add()), 0.0
+
+
+def _sides(x: Any) -> tuple[Any, Any, Any]:
+    """Return x > 0, max(x, 0) and sqrt(1/2) max(-x, 0)."""
+    up, zero = x > 0, torch.zeros_like(x)
+    below: Any = torch.where(up, zero, -x)
+    return up, torch.where(up, x, zero), below * half_root()
+
+
+# Beyond -_FAR the term 2 / x^4 is below the last bit of four float64 components.
+_FAR = 2.0**54
+
+
+def _density_ratio(x: Any, of: Any) -> Any:
+    """Return the normal density divided by the distribution function.
+
+    For x <= 0 it is sqrt(2 / pi) / erfcx(-x / sqrt(2)), free of exponentials. For x > 0 that would
+    amplify the error of x / sqrt(2) by x^2, so the quotient is used.
+    """
+    up, a, z = _sides(x)
+    factor = fixed.to_fraction(fixed.root(fixed.quotient(2 * fixed.ONE, fixed.pi())))
+    ratio = torch.where(up, of.normal_pdf(a) / of.normal_cdf(a), factor / of.erfcx(z))
+    # For large -x erfcx approaches underflow; the ratio is -x - 1 / x + 2 / x^3.
+    far = x < -_FAR
+    return torch.where(far, -x - 1 / torch.where(far, x, 1), ratio)
+
+
+def _density_ratio_slope(x: Any, of: Any) -> Any:
+    """Return -r (x + r); for x <= 0, x + r = -erfcx'(z) / (sqrt(2) erfcx(z)) does not cancel."""
+    up, a, z = _sides(x)
+    share = half_root() * (of.erfcx_1(z) / of.erfcx(z))
+    return of.log_ndtr_1(x) * torch.where(up, -(a + of.log_ndtr_1(a)), share)
+
+
+COMPOSED["log_ndtr_1"] = Composed(_density_ratio, _density_ratio_slope)
+
+
+@function(
+    "x",
+    torch=("erf",),
+    bound=erf_error,
+    worst=2.87,
+    derivative=lambda x, of: of.erf_1(x),
+    slope=("erf_1",),
+)
+def erf(x: Components, fmt: Format, terms: int) -> Components:
     """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
     2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
     a = signed(y, sign)
@@ -154,10 +417,16 @@ def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond, out)
 
 
-@function("x")
-def erfc(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("erfc",),
+    bound=erfc_error,
+    worst=2.21,
+    derivative=lambda x, of: -of.erf_1(x),
+    slope=("erf_1",),
+)
+def erfc(x: Components, fmt: Format, terms: int) -> Components:
     """Return 1 - erf(x), accurate in the upper tail too."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
     a = signed(y, sign)
@@ -170,112 +439,148 @@ def erfc(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond, out)
 
 
-def _lifted(a: Components) -> tuple[Components, Tensor]:
-    lift = torch.where(a[0].abs() < 2.0 ** -working().faint, working().faint, 0)
-    return scale_all(a, lift), lift
-
-
-@function("x")
-def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Return x times the normal distribution function, accurate in the lower tail too.
-
-    x (1 + erf(x / sqrt(2))) / 2 = x - x c for x > 0 and x c below, c = erfc(|x|/sqrt(2)) / 2.
-    """
-    (x,) = arguments
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    down = torch.signbit(y[0])
-    good = y[0].abs() <= working().gauss_far
-    y = sanitized(y, good)
-    a = signed(y, sign_of(down))
-    c, e = _tail(a, w)
-    v, lift = _lifted(head(y, w))
-    below = ex.mul(v, c)
-    above = ex.mul(v, ex.add(minus(scale_all(c, e)), torch.ones_like(a[0])))
-    out = leave(select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
-    return _gelu_beyond(x, good, out)
-
-
-@function("x")
-def normal_cdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("ndtr",),
+    bound=normal_cdf_error,
+    worst=2.13,
+    derivative=lambda x, of: of.normal_pdf(x),
+    slope=("normal_pdf",),
+)
+def normal_cdf(x: Components, fmt: Format, terms: int) -> Components:
     """Return the normal distribution function, erfc(-x / sqrt(2)) / 2, accurate in both tails."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     down = torch.signbit(y[0])
     good = y[0].abs() <= working().gauss_far
     a = signed(sanitized(y, good), sign_of(down))
-    c, e = _tail(a, w)
+    c, e = tail(a, w)
     above = ex.add(minus(scale_all(c, e)), torch.ones_like(a[0]))
     out = leave(select(down, c, above), fmt, terms, torch.where(down, e, 0))
     beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
     return special(~good, beyond, out)
 
 
-@function("x")
-def normal_pdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    bound=normal_pdf_error,
+    worst=1.21,
+    derivative=lambda x, of: -x * of.normal_pdf(x),
+    slope=("normal_pdf", "mul"),
+)
+def normal_pdf(x: Components, fmt: Format, terms: int) -> Components:
     """Return the normal density, exp(-x^2 / 2) / sqrt(2 pi)."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = y[0].abs() <= working().gauss_far
-    g, e = _gauss(sanitized(y, good), w, 1)
+    g, e = gauss(sanitized(y, good), w, 1)
     factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
     out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
     return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
 
 
-def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
-    """Replace results for zeros, infinities and NaN: the argument itself, or -0 for x < 0."""
-    out = special(x[0] == 0, x[0], out)
-    out = select(good | (x[0] < 0), out, head(x, len(out)))
-    return special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
+@function(
+    "x",
+    torch=("erfcx",),
+    bound=erfcx_error,
+    derivative=lambda x, of: of.erfcx_1(x),
+    slope=("erfcx_1",),
+)
+def erfcx(x: Components, fmt: Format, terms: int) -> Components:
+    """Return exp(x^2) erfc(x), 1/(sqrt(pi) x) for large x; infinite beyond the range.
 
-
-# The coefficient of the cube, which the definition writes in decimal.
-_CUBE = Fraction(44715, 1000000)
-# Bits kept of the leading component, so that its cube is exact.
-_LEADING = {FP64: 17, FP32: 8}
-
-
-def _tanh_argument(x: Components, count: int) -> Components:
-    """Return floats whose sum is 2 sqrt(2/pi) (x + 0.044715 x^3), the leading component first.
-
-    Let h be the leading 17 bits of x. The largest terms are products of three exact numbers with
-    the leading components of their constants. The rest is 2**-15 of the sum, so errors in its last
-    bits do not affect the exponential, however large the sum is. In float32 h has 8 bits, and the
-    rest is 2**-5 of a smaller sum. There are at most 8 floats, 5 in float32.
+    The error is relative to the result everywhere. Below 0 it is 2 exp(x^2) - erfcx(-x).
     """
-    width = working().format
-    bits = INTEGERS[width]
-    assert width.dtype is not None
-    h = (x[0].view(bits) & -(1 << (width.p - _LEADING[width]))).view(width.dtype)
-    rest = collected((x[0] - h, *x[1:count]), count)
-    root = 2 * fixed.to_fraction(fixed.root(fixed.quotient(2 * fixed.ONE, fixed.pi())))
-    linear, cubic = (constant(c, count + 1, h.device) for c in (root, root * _CUBE))
-    # (h + rest)^3 - h^3 = rest (3 h^2 + rest (3 h + rest)).
-    slope = ex.mul(rest, ex.add(rest, 3.0 * h))
-    slope = ex.mul(ex.add(slope, 3.0 * (h * h)), cubic[:count])
-    small = ex.mul(rest, ex.add(slope, linear[:count]))
-    cube = h * h * h
-    for c, power_of_h in ((linear, h), (cubic, cube)):
-        small = ex.add(small, ex.mul(c[1:], power_of_h))
-    (a, a_low), (b, b_low) = two_prod(linear[0], h), two_prod(cubic[0], cube)
-    top, low = two_sum(a, b)
-    top, next_low = two_sum(top, small[0])
-    lower = (next_low, low, a_low, b_low, *small[1:])
-    # In float32 the exponential accepts no more floats.
-    return (top, *(lower if width is FP64 else collected(lower, 4)))
-
-
-@function("x")
-def gelu_tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Return 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), with exact constants.
-
-    It is computed as x times the logistic function of twice the argument of tanh.
-    """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    good = y[0].abs() <= working().tanh_far
+    down = y[0] < 0
+    good = y[0].isfinite() & (y[0] >= -working().erf_far) & (y[0] != 0)
+    a = signed(sanitized(y, good), sign_of(down & good))
+    value, k = _from_zero(a, w)
+    growth, e = gauss(sanitized(a, down & good), w, 0, 1.0)
+    below = ex.add(series.scaled(growth, 2.0), minus(scale_all(value, -e)))
+    out = leave(select(down, below, value), fmt, terms, torch.where(down, e, k))
+    beyond = torch.where(y[0] == 0, 1.0, torch.where(down, math.inf, 0.0))
+    return special(~good, torch.where(y[0].isnan(), y[0], beyond).to(fmt.dtype), out)
+
+
+@function(
+    "x",
+    torch=("log_ndtr",),
+    bound=log_ndtr_error,
+    derivative=lambda x, of: of.log_ndtr_1(x),
+    slope=OBSERVED,
+)
+def log_ndtr(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the logarithm of the normal distribution function, log(erfc(-x / sqrt(2)) / 2).
+
+    The error is relative to the result everywhere. From 0 on it is log(1 - c), c = erfc(x /
+    sqrt(2)) / 2. Below, it is -x^2 / 2 + log(erfcx(-x / sqrt(2)) / 2), whose terms are both
+    negative.
+    """
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    down = y[0] < 0
+    end = working().gauss_far
+    good = y[0].isfinite() & (y[0] <= end)
     y = sanitized(y, good)
-    v, lift = _lifted(head(y, w))
-    s, k = logistic(_tanh_argument(head(y, w), w), w)
-    out = leave(ex.mul(v, s), fmt, terms, k - lift)
-    return _gelu_beyond(x, good, out)
+    a = signed(y, sign_of(down & good))
+    side = constant(half_root(), w, a[0].device)
+    value, k = _from_zero(ex.mul(head(a, w), side), w)
+    value = series.scaled(value, 0.5)
+    scale_of, e = gauss(sanitized(a, ~down), w, 1)
+    tail = ex.mul(scale_of, value)
+    thin = ~down & (e < -working().thin)
+    one, zero = torch.ones_like(a[0]), torch.zeros_like(a[0])
+    beside = sanitized(scale_all(minus(tail), e), ~thin, 0.0)
+    floats = select(down, (*value, zero), (one, *beside))
+    lead = torch.where(down, value[0], collected((one, *beside), 1)[0])
+    log, j = logarithm.scaled_log(floats, lead, w, 0, torch.where(down, k, 0))
+    # A small square is negligible next to log(2); next to a large one the rest is.
+    normal, m = mantissa(sanitized(head(a, w), a[0] != 0))
+    square, m = minus(ex.mul(normal, normal)), 2 * m - 1
+    large, most = down & (a[0] >= working().huge), working().addend
+    both = ex.add(scale_all(square, m.clamp(-most, most)), log)
+    result = select(down, select(large, square, both), select(thin, minus(tail), log))
+    exponents = torch.where(down, torch.where(large, m, 0), torch.where(thin, e, j))
+    out = leave(result, fmt, terms, exponents)
+    beyond = torch.where(x[0].isnan(), x[0], torch.where(down, -math.inf, -0.0).to(fmt.dtype))
+    return special(~good, beyond, out)
+
+
+@function("x", auxiliary=True, bound=erf_1_error, derivative=lambda x, of: -2 * x * of.erf_1(x))
+def erf_1(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the derivative of erf, 2/sqrt(pi) exp(-x^2).
+
+    The error is relative to the result everywhere, so all bits of x^2 are used.
+    """
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].abs() <= working().erf_far
+    g, e = gauss(sanitized(y, good), w, 0)
+    factor = fixed.to_fraction(fixed.two_over_root_pi())
+    out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
+    return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
+
+
+@functools.cache
+def slope(m: int) -> Callable[..., Components]:
+    """Return the derivative of an order from 1 to `LAST` of erfcx, on component tuples."""
+
+    def compute(x: Components, fmt: Format, terms: int) -> Components:
+        return _slope(x, fmt, terms, m)
+
+    def derivative(x: Any, of: Any) -> Any:
+        if m < LAST:
+            return getattr(of, f"erfcx_{m + 1}")(x)
+        # f' = 2 x f + 2 m f_(m-1)
+        return 2 * x * getattr(of, f"erfcx_{m}")(x) + 2 * m * getattr(of, f"erfcx_{m - 1}")(x)
+
+    compute.__name__ = f"erfcx_{m}"
+    compute.__doc__ = f"""The derivative of order {m} of exp(x^2) erfc(x).
+
+    Relative to the result everywhere.
+    """
+    register_table(f"erfcx_{m}_series", functools.partial(_slope_table, m))
+    return function(
+        "x", auxiliary=True, bound=lambda e: erfcx_slope_error(e, m), derivative=derivative
+    )(compute)
+
+
+for _m in range(1, LAST + 1):
+    slope(_m)

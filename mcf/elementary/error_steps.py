@@ -7,15 +7,19 @@ first, are covered by `SLACK`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import torch
 
-from mcf.elementary import series
+from mcf.elementary import series, tables
 from mcf.elementary.tables import TERMS
 from mcf.kernels.expansion_bounds import ExpansionBound, expansion_bound
 from mcf.kernels.formats import FP64, Format
+
+# The error relative to the result, and the one relative to the terms of a reflection.
+Errors = tuple[float, float]
 
 # Covers second-order errors, and those of the floats in which bounds are computed.
 SLACK = 1 + 2.0**-40
@@ -28,10 +32,11 @@ class Steps:
     Args:
         terms: components that are computed with.
         fmt: their format, float64 or float32.
+        result: components of the result.
     """
 
-    def __init__(self, terms: int, fmt: Format = FP64) -> None:
-        self.terms, self.fmt, self.u = terms, fmt, float(fmt.u)
+    def __init__(self, terms: int, fmt: Format = FP64, result: int = 0) -> None:
+        self.terms, self.fmt, self.u, self.result = terms, fmt, float(fmt.u), result
         self.used: set[ExpansionBound] = set()
         self._found: dict[tuple[str, int], float] = {}
 
@@ -131,6 +136,35 @@ class Steps:
         # Truncated terms fall at least by half from term to term.
         return (error + 2 * cut) / (2 * rows[0][0] - size)
 
+    def at_table(
+        self, nodes: series.Nodes, argument: float = 0.0, *, falling: bool = False
+    ) -> float:
+        """Return the error of `series.Nodes.at` for a function without zeros, |v| <= 1.
+
+        Args:
+            nodes: the table.
+            argument: the relative error of the argument, which is below 128 half-widths of its
+                interval; coefficients fall by at least five bits.
+            falling: whether the coefficients alternate in sign.
+        """
+        degree, terms = nodes.degree(self.terms), self.terms
+        needed = [nodes.components(terms, k) for k in range(degree)]
+        steps = self.at_node([*needed, 1], nodes.steep)
+        table = tables.table(nodes.name, torch.device("cpu"))[0].reshape(-1, nodes.degrees)
+        worst = 0.0
+        for row in table.abs().tolist():
+            rows = [*zip(row, needed, strict=False), (row[degree], 1)]
+            found, size = self.horner(rows, 1.0, self.beside(), steps)
+            left = row[degree] * 2.0**-series.FALL if nodes.more < 2 else row[degree + 1]
+            found += 128 * 2 * row[1] * argument + 2 * left
+            least = 2 * row[0] - size
+            if falling:
+                # The value at the far end: all signs alternate.
+                end = math.fsum((-1) ** k * c for k, c in enumerate(row[: degree + 1]))
+                least = max(least, end - 2 * left)
+            worst = max(worst, found / least)
+        return worst
+
     def rows(
         self, bits: float, coefficient: Callable[[int], Fraction], weight: float
     ) -> tuple[list[tuple[float, int]], float]:
@@ -171,7 +205,7 @@ class Steps:
 
 
 class Magnitudes:
-    """The error of `mcf.elementary.ordered_sums.Sums`: its steps on bounds of each magnitude.
+    """The error of `mcf.elementary.working.Sums`: its steps on bounds of each magnitude.
 
     Args:
         e: the steps.

@@ -1,4 +1,4 @@
-"""exp and expm1 of expansions, by a table of 2**(j/256) and a short series."""
+"""exp and expm1 by a table of 2**(j/256) and a short series, with bounds and special values."""
 
 from __future__ import annotations
 
@@ -9,21 +9,65 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import fixed, series
-from mcf.elementary.format import working
-from mcf.elementary.ordered_sums import Sums
-from mcf.elementary.tables import (
-    EXP_CHUNK,
-    EXP_CHUNKS,
-    EXP_STEPS,
-    EXPM1_LIMIT,
-    Components,
-    constant,
-    lookup,
-    table,
+from mcf.elementary import fixed, series, tables
+from mcf.elementary.error_steps import Steps
+from mcf.elementary.format import WORKING, working
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components, _chunks, _table, constant, lookup, rows, table
+from mcf.elementary.working import (
+    Sums,
+    enter,
+    head,
+    integer,
+    leave,
+    plus,
+    power,
+    sanitized,
+    scale_all,
+    select,
+    special,
+    two_prod,
+    working_terms,
 )
-from mcf.elementary.working import head, integer, plus, power, scale_all, select, two_prod
-from mcf.kernels.formats import FP32
+from mcf.kernels.formats import FP32, Format
+
+# exp: arguments are reduced to |r| <= log(2) / (2 * EXP_STEPS).
+EXP_STEPS = 256
+# exp: bits of the parts of log(2) / EXP_STEPS, whose products with an integer are exact.
+EXP_CHUNK = 32
+EXP_CHUNKS = 8
+# expm1: the table has 2**(k / EXP_STEPS) - 1 for |k| up to this.
+EXPM1_LIMIT = 512
+
+
+@_table
+def exp_powers() -> Tensor:
+    """Return 2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS."""
+    return rows(_powers(range(EXP_STEPS)))
+
+
+@_table
+def exp_powers_minus_one() -> Tensor:
+    """Return 2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT."""
+    steps = range(-EXPM1_LIMIT, EXPM1_LIMIT + 1)
+    return rows([p - 1 for p in _powers(steps)])
+
+
+def _powers(steps: range) -> list[Fraction]:
+    factor, value, values = fixed.exp(fixed.ln2() // EXP_STEPS), fixed.ONE, []
+    for _ in range(EXP_STEPS):
+        values.append(value)
+        value = value * factor >> fixed.BITS
+    return [
+        fixed.to_fraction(values[k % EXP_STEPS]) * Fraction(2) ** (k // EXP_STEPS) for k in steps
+    ]
+
+
+@_table
+def exp_chunks() -> Tensor:
+    """Return parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
+    return _chunks(fixed.to_fraction(fixed.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS)
+
 
 _STEPS_PER_UNIT = EXP_STEPS / math.log(2)
 # -log2 of the bound of |r|, slightly above log(2)/512.
@@ -87,7 +131,7 @@ def reduced(x: Components, floats: Components, terms: int) -> Components:
     return sums.total()
 
 
-def exp(x: Components, terms: int) -> tuple[Components, Tensor]:
+def scaled_exp(x: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components y of about 1 and an exponent e with e**x = y * 2**e.
 
     x is any sum of up to 8 floats; the first is close to the sum and at most 1100.
@@ -96,7 +140,7 @@ def exp(x: Components, terms: int) -> tuple[Components, Tensor]:
     return combined(k, reduced(x, floats, terms))
 
 
-def expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
+def scaled_expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent: exp(x) - 1 = y * 2**e, for -200 <= x <= 1100."""
     steps_taken, floats = steps(x[0], terms)
     p = small(reduced(x, floats, terms))
@@ -113,3 +157,83 @@ def expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
     base = select(near, scale_all(exactly, -e.clamp(-2, 2)), base)
     y = ex.add(base, ex.mul(t, p))
     return select(k == 0, head(p, terms), y), e
+
+
+# log(2) / 512, plus the rounding of the multiple of log(2) / 256.
+_REST = math.log(2) / 512 * (1 + 2.0**-30)
+_GROWTH = math.expm1(_REST)
+
+
+def _reduced_error(e: Steps) -> float:
+    """Return the absolute error of x - k log(2) / 256, with log(2) truncated at 2**-8 u^n.
+
+    Below four components: the first place of the sum is below 2**-9.4. Each of at most five floats
+    (three if three components are wanted) passes half of its last bit to the next place, and so on.
+    In the last place there are six roundings of at most 2**-7 u^n. Four components have one place
+    more. In float32 these are seven roundings of at most 2**-8 u^n.
+    """
+    own = e.collect() * _REST if e.terms == tables.TERMS else 2.0**-4 * e.constant()
+    return own + 2.0**-8 * e.constant()
+
+
+def _small_error(e: Steps) -> float:
+    """Return the error of exp(r) - 1 = r + r (r p(r)) / 2, for an exact r."""
+    p = e.polynomial(_REST, 9.5, _coefficient, 10.5, 0.0)
+    share = _REST / 2 * math.exp(_REST) / (1 - _REST)
+    return e.plus() + share * (p + 2 * e.mul())
+
+
+def exp_error(e: Steps, argument: float = 0.0) -> float:
+    """Return the error of t + t (exp(r) - 1), with an absolute error of the argument."""
+    share = _GROWTH / (1 - _GROWTH)
+    return (
+        e.constant() + share * (e.mul() + _small_error(e)) + e.plus() + _reduced_error(e) + argument
+    )
+
+
+def expm1_error(e: Steps) -> float:
+    """Return the error of (t - 1) + t (exp(r) - 1), the difference from a table or a sum."""
+    small, reduced = _small_error(e), _reduced_error(e)
+    worst = small + e.collect()
+    # For very negative arguments the exponential is left out, for large ones the 1.
+    limits = WORKING[e.fmt]
+    left = math.exp(limits.least) + 2.0**-limits.one
+    for k in range(1, 2 * EXPM1_LIMIT):
+        for sign in (1, -1):
+            t = 2.0 ** (sign * k / EXP_STEPS)
+            base, step = abs(t - 1), t * _GROWTH
+            own = e.constant() if k <= EXPM1_LIMIT else e.constant() * t / base + e.add()
+            total = base * own + step * (e.constant() + e.mul() + small) + t * reduced
+            worst = max(worst, total / (base - step) + e.add())
+    return worst + left
+
+
+@function("x", torch=("exp",), bound=exp_error, worst=0.5, slope=("exp",))
+def exp(x: Components, fmt: Format, terms: int) -> Components:
+    """Return e**x; 0 at -inf."""
+    y = enter(x, fmt)
+    good = y[0].abs() <= working().exp_limit
+    result, e = scaled_exp(sanitized(y, good, 0.0), working_terms(fmt, terms))
+    out = leave(result, fmt, terms, e)
+    # exp(inf) = inf, exp(-inf) = 0, exp(nan) = nan.
+    beyond = torch.where(x[0] < 0, 0.0, x[0] * math.inf)
+    return special(~good, beyond.to(fmt.dtype), out)
+
+
+@function(
+    "x",
+    torch=("expm1",),
+    bound=expm1_error,
+    worst=0.98,
+    derivative=lambda x, of: torch.exp(x),
+    slope=("exp",),
+)
+def expm1(x: Components, fmt: Format, terms: int) -> Components:
+    """Return e**x - 1, accurate for small x too."""
+    y = enter(x, fmt)
+    good = (y[0] <= working().exp_limit) & (y[0] >= working().least)
+    result, e = scaled_expm1(sanitized(y, good, 0.0), working_terms(fmt, terms))
+    out = leave(result, fmt, terms, e)
+    beyond = torch.where(x[0] < 0, -1.0, x[0] * math.inf)
+    out = special(~good, beyond.to(fmt.dtype), out)
+    return special(x[0] == 0, x[0], out)

@@ -7,13 +7,15 @@ The torch executor runs the program of a function or step over tensors. The othe
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import formula_recording
+from mcf.elementary.declarations import PROGRAMS as PROGRAMS
+from mcf.elementary.declarations import Compute
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.tables import Components, table
 from mcf.kernels import registry
@@ -21,20 +23,6 @@ from mcf.kernels.algorithms.primitives import ZERO
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.register_choice import registers_for
-
-# A function of the arguments, their format and the number of components to return.
-Compute = Callable[[tuple[Components, ...], Format, int], Components]
-
-
-class Program(NamedTuple):
-    """A function over tensors, its argument names, and the number of expansions it returns."""
-
-    compute: Compute
-    arguments: tuple[str, ...]
-    parts: int = 1
-
-
-PROGRAMS: dict[str, Program] = {}
 
 
 class Formula(NamedTuple):
@@ -47,37 +35,6 @@ class Formula(NamedTuple):
         """The names of its arguments."""
         return PROGRAMS[self.name].arguments
 
-
-# The functions that run as one kernel.
-FUNCTIONS = frozenset(
-    (
-        "acos acosh airy_ai asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx "
-        "erfinv exp expm1 floor gelu gelu_tanh hypot i0 i0e i1 i1e j0 j1 k0 k0e k1 k1e lgamma log "
-        "log10 log1p log2 log_ndtr ndtri normal_cdf normal_pdf polygamma_2 polygamma_3 polygamma_4 "
-        "pow round sigmoid sin sinh spherical_bessel_j0 tan tanh trigamma trunc y0 y1"
-    ).split()
-)
-
-# Functions of complex numbers, from two parts to two; each is called `complex_<name>`.
-COMPLEX = frozenset(
-    "acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 sin sinh sqrt tan "
-    "tanh".split()
-)
-# Prefixes of functions with an order, of derivatives, and of variants for finite numbers.
-_FAMILIES = (
-    "power_",
-    "polygamma_",
-    "zeta_",
-    "erf_",
-    "erfcx_",
-    "i0e_",
-    "i1e_",
-    "k0e_",
-    "gelu_1",
-    "airy_ai_1",
-    "usual_",
-)
-_FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
 
 NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
@@ -103,7 +60,7 @@ def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elem
     Its fields are the components of the result, those of the arguments, and tables, whose numbers
     have the format of the registers.
     """
-    compute, arguments, _ = PROGRAMS[name]
+    compute, arguments, *_ = PROGRAMS[name]
     found = formula_recording.formula(name, compute, arguments, fmt, terms, register)
     held = stored(fmt)
     return declared(found, dict(zip(arguments, terms, strict=True)), held, held, fmt, register)
@@ -152,7 +109,7 @@ def declared(
 
 def is_known(name: str) -> bool:
     """Return whether a function runs as one kernel."""
-    return name in _FUSED or name.startswith(_FAMILIES)
+    return name in PROGRAMS and PROGRAMS[name].fused
 
 
 def kernel_for(

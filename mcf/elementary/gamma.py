@@ -10,28 +10,33 @@ from __future__ import annotations
 import functools
 import math
 from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from mcf.elementary import (
+    angles,
+    fixed,
+    gamma_series,
+    logarithm,
+    series,
+)
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import fixed, gamma_tables, logarithm, series
+from mcf.elementary.angles import sin_cos_error
+from mcf.elementary.error_steps import Errors, Steps
 from mcf.elementary.format import working
-from mcf.elementary.gamma_arguments import FAR, Beside, argument_of, beside_whole, pi
 from mcf.elementary.gamma_series import bernoulli, log_two_pi
+from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
-from mcf.elementary.ordered_sums import beside
-from mcf.elementary.series import FALL
-from mcf.elementary.tables import Components, constant, lookup, table
+from mcf.elementary.tables import Components, constant, table
 from mcf.elementary.working import (
     collected,
     enter,
-    exponent,
     head,
     leave,
     mantissa,
     minus,
-    power,
     sanitized,
     scale_all,
     select,
@@ -40,55 +45,100 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP64, Format
 
-Arguments = tuple[Components, ...]
+# From here on Stirling's series is used.
+FAR = 64.0
+
+
+class Argument(NamedTuple):
+    """An argument and its range.
+
+    Attributes:
+        x: the argument, or 1 where nothing is computed.
+        good: the mask of elements that are computed.
+        down: the mask of x < 0.
+        low: the mask of |x| < 1/2.
+        far: the mask of z >= 64.
+        z: floats whose sum is the argument of the series.
+    """
+
+    x: Components
+    good: Tensor
+    down: Tensor
+    low: Tensor
+    far: Tensor
+    z: Components
+
+
+def argument_of(y: Components, terms: int, *, reflected: bool) -> Argument:
+    """Classify: reflected, z is 1 - x below zero; else |x|, and 1 + x where |x| < 1/2."""
+    good = (y[0] != 0) & y[0].isfinite()
+    y = sanitized(y, good)
+    down = y[0] < 0
+    a = signed(y, sign_of(down))
+    low = a[0] < 0.5
+    one = torch.ones_like(a[0])
+    shifted = (low | down) if reflected else low
+    same = collected((one, *(a if reflected else y)), terms)
+    z = select(shifted, same, head(a, terms))
+    return Argument(y, good, down, low, z[0] >= FAR, z)
+
+
+class Beside(NamedTuple):
+    """The difference r of x and the nearest whole number, as an angle.
+
+    Attributes:
+        r: components, times 2**angle_lift where tiny.
+        sign: of r.
+        tiny: where r equals its sine.
+        whole: where r = 0.
+        sine: sin |pi r|, not usable where tiny.
+        cosine: cos |pi r|, not usable where tiny.
+    """
+
+    r: Components
+    sign: Tensor
+    tiny: Tensor
+    whole: Tensor
+    sine: Components
+    cosine: Components
+
+
+def beside_whole(x: Components, terms: int) -> Beside:
+    """Return the remainder of x, exact up to one rounding."""
+    parts = tuple(c - c.round() for c in x)
+    nearest = collected(parts, 1)[0].round()
+    r = collected((*parts, -nearest), terms)
+    whole = r[0] == 0
+    r = sanitized(r, ~whole, 0.25)
+    sign = sign_of(r[0] < 0)
+    r = signed(r, sign)
+    # The low components of an angle might underflow below this bound.
+    tiny = r[0] < working().tiny
+    safe = sanitized(r, ~tiny, 0.25)
+    half = torch.full_like(r[0], 0.5)
+    steep = safe[0] > 0.25
+    turned = select(steep, collected((half, *minus(safe)), terms), safe)
+    sine, cosine = angles.Angle(ex.mul(turned, pi(terms, r[0]))).both()
+    lifted = scale_all(r, torch.where(tiny, working().angle_lift, 0))
+    return Beside(
+        lifted, sign, tiny, whole, select(steep, cosine, sine), select(steep, sine, cosine)
+    )
+
+
+def pi(terms: int, like: Tensor) -> Components:
+    """Return the number pi on the device of a tensor."""
+    return constant(fixed.to_fraction(fixed.pi()), terms, like.device)
+
 
 # -log2 of the square of 1 / FAR.
-_BITS = 12.0
+STIRLING_BITS = 12.0
 
 
-def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
-    """Return the degree of a table's series for `terms` components and `spare` more bits."""
-    return min(degrees - 1, int((working().format.p * terms + 8 + spare) / FALL) + 2)
-
-
-def components_needed(terms: int, k: int, spare: float = 0.0) -> int:
-    """Return the components in which the coefficient of degree k is added."""
-    p = working().format.p
-    return min(terms, max(1, -int(-(p * terms + 8 + spare - k * FALL) // p)))
-
-
-def taylor(
-    name: str,
-    z: Components,
-    terms: int,
-    first: int = gamma_tables.FIRST,
-    octaves: int = gamma_tables.OCTAVES,
-    degrees: int = gamma_tables.DEGREES,
-    spare: float = 0.0,
-    steep: int = 0,
-) -> Components:
-    """Evaluate a table's series at the nearest of 32 nodes per octave, for an expansion z.
-
-    The tables are those of `gamma_tables`, for 1/2 <= z < 64, or others that start at 2**first.
-    """
-    octave = exponent(z[0]).clamp(first, first + octaves - 1)
-    start = power(octave)
-    width = start * (1 / gamma_tables.STEPS)
-    j = ((z[0] - start) / width).floor().clamp(0, gamma_tables.STEPS - 1)
-    v = beside(z, start + width * (j + 0.5), terms)
-    v = tuple(c * (2.0 / width) for c in v)
-    row = (octave - first) * gamma_tables.STEPS + j.to(torch.int64)
-    row = row * degrees
-    degree = degree_needed(terms, spare, degrees)
-    return series.at_node(
-        v,
-        degree,
-        lambda k, count: lookup(name, row + k, count),
-        lambda k: components_needed(terms, k, spare),
-        steep,
-    )
+def nodes_of(name: str) -> series.Nodes:
+    """Return a table for 1/2 <= z < 64."""
+    return series.Nodes(name, gamma_series.OCTAVES, gamma_series.DEGREES, gamma_series.FIRST)
 
 
 def stirling(k: int, j: int) -> Fraction:
@@ -101,15 +151,15 @@ def stirling(k: int, j: int) -> Fraction:
     return (12 * b / (m * (m - 1)), 12 * b / m, 6 * b)[k]
 
 
-def _log(a: Components, terms: int, shift: Tensor | None = None) -> Components:
+def log_of(a: Components, terms: int, shift: Tensor | None = None) -> Components:
     """Return log of a > 0 times 2**shift."""
     lift = torch.where(a[0] < working().low, working().lift, 0)
     a = scale_all(a, lift)
-    value, k = logarithm.log(a, a[0], terms, 0, -lift if shift is None else shift - lift)
+    value, k = logarithm.scaled_log(a, a[0], terms, 0, -lift if shift is None else shift - lift)
     return scale_all(value, k)
 
 
-def _inverse(z: Components, terms: int) -> Components:
+def inverse_of(z: Components, terms: int) -> Components:
     """Return 1/z, or 0 where it vanishes next to 1."""
     near = z[0] < working().vast
     one = head((torch.ones_like(z[0]),), terms)
@@ -119,16 +169,86 @@ def _inverse(z: Components, terms: int) -> Components:
 def _tail(k: int, square: Components) -> Components:
     """Return Stirling's series divided by its first term, from 1/z^2."""
     # The series is added to a number at least 8 bits larger.
-    return series.polynomial(square, _BITS, functools.partial(stirling, k), 8.0)
+    return series.polynomial(square, STIRLING_BITS, functools.partial(stirling, k), 8.0)
 
 
-def _part(divisor: int, x: Components) -> Components:
+def part_of(divisor: int, x: Components) -> Components:
     """Return x / divisor."""
     return ex.mul(x, constant(Fraction(1, divisor), len(x), x[0].device))
 
 
-@function("x")
-def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
+def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of pi / tan(pi r)."""
+    one = head((torch.ones_like(f.sign),), terms)
+    below = select(f.tiny, head(f.r, terms), f.sine)
+    above = select(f.tiny, one, ex.mul(f.cosine, pi(terms, f.sign)))
+    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, working().angle_lift, 0)
+
+
+def underflow(e: Steps, least: float = 2.0**-52) -> float:
+    """Return the error of the sine of a small angle in float32, scaled below `least`.
+
+    Bits below 2**-149 are lost up to 16 times, which is 2**-93 of 2**-52.
+    """
+    return 0.0 if e.fmt is FP64 else 2.0**-145 / least
+
+
+def _stirling_error(e: Steps, k: int) -> float:
+    """Return the error of the series divided by its first term, from 1 / z^2."""
+    coefficient = functools.partial(stirling, k)
+    return e.polynomial(2.0**-STIRLING_BITS, STIRLING_BITS, coefficient, 8.0, 2 * e.div() + e.mul())
+
+
+def angle_error(e: Steps, least: float = 2.0**-52) -> float:
+    """Return the error of pi times the distance of x from a whole number, from `least` on."""
+    return 2 * e.collect() + e.mul() + e.constant() + underflow(e, least)
+
+
+def lgamma_error(e: Steps) -> Errors:
+    """Return the errors of lgamma: (x - 1) (x - 2) g(x), Stirling's, log|x|, reflection."""
+    near = e.at_table(nodes_of("lgamma_series"), e.collect()) + 2 * e.mul() + 2 * e.collect()
+    # log x - 1 and (x - 1/2) (log x - 1) from 64 on; the rest is at most a 400th of them.
+    least = math.log(FAR)
+    rest = e.add() + e.constant() + _stirling_error(e, 0) + 3 * e.mul() + e.div()
+    far = (
+        log_error(e) * least / (least - 1) + e.add() + e.collect() + e.mul() + rest / 400 + e.add()
+    )
+    # 0 < x < 1/2: -log x is at least 0.69, log Gamma(1 + x) at least -0.1215.
+    half = math.log(2)
+    low = (0.1215 * near + half * log_error(e)) / (half - 0.1215) + e.add()
+    chord = max(sin_cos_error(e)) + angle_error(e) + e.mul() + e.constant()
+    parts = max(log_error(e) + chord / math.log(math.pi), near, far)
+    return max(near, far, low), parts + 2 * e.add()
+
+
+def digamma_error(e: Steps) -> Errors:
+    """Return the errors of digamma: (x - x0) h(x), Stirling's, 1/x below 1/2, cotangent below 0."""
+    near = e.at_table(nodes_of("digamma_series"), e.collect()) + e.mul() + e.collect()
+    rest = e.add() + _stirling_error(e, 1) + 3 * e.mul() + e.div()
+    far = 1.01 * log_error(e) + e.add() + rest / 400
+    # 1/x is at least 2, digamma(1 + x) from -0.578 to 0.037.
+    low = 0.3 * near + 1.02 * e.div() + e.add()
+    # x / (sin x cos x) is at most pi/2 up to pi/4.
+    cotangent = (
+        sum(sin_cos_error(e)) + math.pi / 2 * angle_error(e) + e.mul() + e.constant() + e.div()
+    )
+    return max(near, far, low), max(near, far, cotangent) + e.add()
+
+
+def trigamma_error(e: Steps) -> Errors:
+    """Return the errors of trigamma: series, Stirling's, 1/x^2 below 1/2, sine below 0."""
+    near = e.at_table(nodes_of("trigamma_series"), e.collect())
+    rest = e.add() + e.div() + _stirling_error(e, 2) + 3 * e.mul() + e.constant()
+    far = e.add() + e.div() + rest / 100
+    low = max(near, 2 * e.div() + e.mul()) + e.add() + underflow(e)
+    # (pi / sin)^2 is at least pi^2, trigamma(1 - x) at most 1.645.
+    square = 2 * (max(sin_cos_error(e)) + angle_error(e) + e.constant() + e.div()) + e.mul()
+    down = 1.21 * square + 0.21 * max(near, far) + e.add()
+    return max(near, far, low, down), 0.0
+
+
+@function("x", torch=("lgamma",), bound=lgamma_error, slope=("digamma",))
+def lgamma(x: Components, fmt: Format, terms: int) -> Components:
     """Return log |Gamma(x)|; infinite at 0, negative whole numbers and infinities.
 
     For positive x the error is relative to the result, also near the zeros 1 and 2. Below -1/2 the
@@ -136,18 +256,17 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     the magnitudes of these: near zeros there the result has the bits that remain after
     cancellation.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     at = argument_of(y, w, reflected=False)
     one = torch.ones_like(y[0])
     size = signed(at.x, sign_of(at.down))
     # Stirling's series, scaled so that the product does not overflow if the result is finite.
     k = torch.where(size[0] > working().many, working().fewer, 0)
-    log_x = _log(size, w)
+    log_x = log_of(size, w)
     far = sanitized(at.z, at.far, FAR)
-    inverse = _inverse(head(far, w), w)
+    inverse = inverse_of(head(far, w), w)
     small = ex.add(
-        _part(12, ex.mul(inverse, _tail(0, ex.mul(inverse, inverse)))),
+        part_of(12, ex.mul(inverse, _tail(0, ex.mul(inverse, inverse)))),
         constant((fixed.to_fraction(log_two_pi()) - 1) / 2, w, one.device),
     )
     small = select(k > 0, series.zeros(small), small)
@@ -156,7 +275,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     beyond = ex.add(ex.mul(factor, ex.add(log_x, -one)), small)
     # Multiply the series by z - 1 and z - 2, which are exact.
     near = sanitized(at.z, ~at.far)
-    value = taylor("lgamma_series", near, w)
+    value = nodes_of("lgamma_series").at(near, w)
     zero = torch.zeros_like(one)
     first = select(at.low, (*at.x, zero), (*size, -one))
     second = (*at.x, torch.where(at.low, -one, one))
@@ -170,7 +289,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     chord = select(f.tiny, head(f.r, w), ex.mul(f.sine, inverse_pi))
     shift = torch.where(f.tiny, -working().angle_lift, 0)
     reflected = at.down & ~at.low
-    log_sine = _log(sanitized(chord, reflected), w, torch.where(reflected, shift, 0))
+    log_sine = log_of(sanitized(chord, reflected), w, torch.where(reflected, shift, 0))
     log_sine, log_x = (scale_all(v, -k) for v in (log_sine, log_x))
     turned = minus(ex.add(ex.add(log_sine, log_x), value))
     out = leave(select(reflected, turned, value), fmt, terms, k)
@@ -179,16 +298,8 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(pole, torch.where(x[0].isnan(), x[0], math.inf), out)
 
 
-def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
-    """Return components and an exponent of pi / tan(pi r)."""
-    one = head((torch.ones_like(f.sign),), terms)
-    below = select(f.tiny, head(f.r, terms), f.sine)
-    above = select(f.tiny, one, ex.mul(f.cosine, pi(terms, f.sign)))
-    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, working().angle_lift, 0)
-
-
-@function("x")
-def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", torch=("digamma",), bound=digamma_error, slope=("trigamma",))
+def digamma(x: Components, fmt: Format, terms: int) -> Components:
     """Return the derivative of log Gamma(x); infinite at zeros, with the opposite sign.
 
     It is NaN at negative whole numbers and -inf. For positive x the error is relative to the
@@ -196,17 +307,16 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     and the error is relative to the sum of both magnitudes: near zeros the result has the bits that
     remain after cancellation.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     at = argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
     far = sanitized(at.z, at.far, FAR)
-    inverse = _inverse(head(far, w), w)
+    inverse = inverse_of(head(far, w), w)
     square = ex.mul(inverse, inverse)
-    small = ex.add(series.scaled(inverse, 0.5), _part(12, ex.mul(square, _tail(1, square))))
-    beyond = ex.add(_log(far, w), minus(small))
+    small = ex.add(series.scaled(inverse, 0.5), part_of(12, ex.mul(square, _tail(1, square))))
+    beyond = ex.add(log_of(far, w), minus(small))
     near = sanitized(at.z, ~at.far)
-    value = taylor("digamma_series", near, w)
+    value = nodes_of("digamma_series").at(near, w)
     zero = table("digamma_zero", one.device)
     parts = tuple(-zero[j].expand(one.shape) for j in range(8))
     size = signed(at.x, sign_of(at.down))
@@ -230,24 +340,25 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~at.good | (at.down & f.whole), beyond_all, out)
 
 
-@function("x")
-def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x", bound=trigamma_error, tensors=functools.partial(torch.polygamma, 1), slope=("polygamma_2",)
+)
+def trigamma(x: Components, fmt: Format, terms: int) -> Components:
     """Return the second derivative of log Gamma(x); infinite at 0 and negative whole numbers.
 
     The error is relative to the result. Below zero it is (pi / sin(pi x))^2 - trigamma(1 - x).
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     at = argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
     # 1/z (1 + 1/(2 z) + 1/(6 z^2) - ...), from the mantissa of z and its exponent.
     far = head(sanitized(at.z, at.far, FAR), w)
-    inverse = _inverse(far, w)
+    inverse = inverse_of(far, w)
     square = ex.mul(inverse, inverse)
-    tail = ex.add(series.scaled(inverse, 0.5), _part(6, ex.mul(square, _tail(2, square))))
+    tail = ex.add(series.scaled(inverse, 0.5), part_of(6, ex.mul(square, _tail(2, square))))
     normal, e = mantissa(far)
     beyond = ex.div(ex.add(tail, one), normal)
-    value = taylor("trigamma_series", sanitized(at.z, ~at.far), w)
+    value = nodes_of("trigamma_series").at(sanitized(at.z, ~at.far), w)
     value = select(at.far, beyond, value)
     f = beside_whole(at.x, w)
     low = at.low & ~at.down

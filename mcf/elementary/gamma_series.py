@@ -7,6 +7,9 @@ Derivatives of log Gamma are Hurwitz zeta functions: with s = c + i for 0 <= i <
 
 for k >= 2 (Euler and Maclaurin; NIST's Digital Library of Mathematical Functions, 25.11.28), and
 Stirling's series for k = 0 and 1 (5.11.1, 5.11.2). The truncation error is below exp(-2 pi a).
+
+The tables have 224 nodes. Series converge up to the pole at 0: with 32 nodes per octave
+coefficients fall by 6 bits per degree.
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ import functools
 import math
 from fractions import Fraction
 
+from torch import Tensor
+
 from mcf.elementary import fixed
+from mcf.elementary.series import STEPS
+from mcf.elementary.tables import _rows, _table
 
 
 @functools.cache
@@ -137,7 +144,7 @@ def quotient_about(series: list[int], at: int, unit: Fraction, bits: int) -> lis
 
 
 @functools.cache
-def digamma_zero() -> Fraction:
+def zero_of_digamma() -> Fraction:
     """Return the positive zero of digamma, to about 600 bits, by Newton's method."""
     series = Series(704)
     x = Fraction(1.4616321449683623)
@@ -146,3 +153,72 @@ def digamma_zero() -> Fraction:
         x -= Fraction(slope, 2 * curve)
         x = Fraction(round(x * 2**680), 2**680)
     return x
+
+
+# 32 nodes in each of [1/2, 1), [1, 2), ..., [32, 64).
+OCTAVES = 7
+FIRST = -1
+DEGREES = 40
+TABLE_BITS = 400
+
+
+def nodes() -> list[tuple[Fraction, Fraction]]:
+    """Return (node, half-width of its interval), ascending."""
+    found = []
+    for octave in range(FIRST, FIRST + OCTAVES):
+        half = Fraction(2) ** octave / (2 * STEPS)
+        found += [(Fraction(2) ** octave + half * (2 * j + 1), half) for j in range(STEPS)]
+    return found
+
+
+@functools.cache
+def _log_gamma_rows() -> list[list[int]]:
+    """Return coefficients of log Gamma at each node, in v = (x - node) / half."""
+    series = Series(TABLE_BITS)
+    return [series.log_gamma(c, half, DEGREES + 2) for c, half in nodes()]
+
+
+def _table_of(rows: list[list[int]]) -> Tensor:
+    return _rows([(c, 1 << TABLE_BITS) for row in rows for c in row[:DEGREES]])
+
+
+def _units(x: Fraction) -> int:
+    return round(x * (1 << TABLE_BITS))
+
+
+@_table
+def lgamma_series() -> Tensor:
+    """Return coefficients of log Gamma(x) / ((x - 1) (x - 2)), which has no zero."""
+    rows = []
+    for series, (c, half) in zip(_log_gamma_rows(), nodes(), strict=True):
+        rows.append(series)
+        for zero in (1, 2):
+            rows[-1] = quotient(rows[-1], _units(c - zero), half, TABLE_BITS)
+    return _table_of(rows)
+
+
+@_table
+def digamma_series() -> Tensor:
+    """Return coefficients of digamma(x) / (x - x0), with x0 its positive zero."""
+    rows = []
+    for series, (c, half) in zip(_log_gamma_rows(), nodes(), strict=True):
+        slope = [int(k * s / half) for k, s in enumerate(series)][1:]
+        at = _units(c - zero_of_digamma())
+        rows.append(quotient(slope, at, half, TABLE_BITS))
+    return _table_of(rows)
+
+
+@_table
+def trigamma_series() -> Tensor:
+    """Return coefficients of trigamma(x)."""
+    rows = []
+    for series, (_, half) in zip(_log_gamma_rows(), nodes(), strict=True):
+        rows.append([int(k * (k - 1) * s / half**2) for k, s in enumerate(series)][2:])
+    return _table_of(rows)
+
+
+@_table
+def digamma_zero() -> Tensor:
+    """Return the positive zero of digamma as 8 floats."""
+    zero = zero_of_digamma()
+    return _rows([zero.as_integer_ratio()], 8)[:, 0]

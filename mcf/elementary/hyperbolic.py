@@ -9,7 +9,11 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm
-from mcf.elementary.format import working
+from mcf.elementary.declarations import COMPOSED, Composed, Real, composed, inverse, root_of
+from mcf.elementary.error_steps import Steps
+from mcf.elementary.exponential import exp_error, expm1_error
+from mcf.elementary.format import WORKING, working
+from mcf.elementary.logarithm import log1p_error
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
@@ -30,8 +34,6 @@ from mcf.elementary.working import (
 )
 from mcf.kernels.formats import Format
 
-Arguments = tuple[Components, ...]
-
 
 def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]:
     """Return |x| (1 where zero or above the limit), its sign, and where |x| is in range."""
@@ -41,16 +43,93 @@ def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]
     return sanitized(a, good), sign, good
 
 
-@function("x")
-def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+def logistic(y: Components, working: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of 1 / (1 + exp(-y)) for |y| <= 1100."""
+    down = y[0] < 0
+    t, e = exponential.scaled_exp(signed(y, -sign_of(down)), working)
+    one = torch.ones_like(y[0])
+    below = ex.add(scale_all(t, e), one)
+    result = ex.div(select(down, t, head((one,), working)), below)
+    return result, torch.where(down, e, 0)
+
+
+def _log1p(z: Components, working: int) -> tuple[Components, Tensor]:
+    one = torch.ones_like(z[0])
+    lead = ex.add((one,), (z[0],))[0]
+    return logarithm.scaled_log((one, *z), lead, working)
+
+
+def sinh_error(e: Steps) -> float:
+    """Return the error of (E + E / (E + 1)) / 2; the quotient is at most half of the sum."""
+    return expm1_error(e) + (e.add() + e.div()) / 2 + e.add()
+
+
+def cosh_error(e: Steps) -> float:
+    """Return the error of (v + 1 / v) / 2; beyond 77 (40 in float32) v / 2 differs by exp(-154)."""
+    return exp_error(e) + e.div() / 2 + e.add() + _beyond(e)
+
+
+def _beyond(e: Steps) -> float:
+    """Return exp(-2 x) at the point from which it is left out."""
+    return math.exp(-2 * WORKING[e.fmt].far)
+
+
+def tanh_error(e: Steps) -> float:
+    """Return the error of E / (E + 2); beyond 77 (40 in float32) 1 differs by 2 exp(-154)."""
+    return expm1_error(e) + e.add() + e.div() + 2 * _beyond(e)
+
+
+def sigmoid_error(e: Steps, argument: float = 0.0) -> float:
+    """Return the error of 1 / (1 + t) or t / (1 + t), t = exp(-|x|)."""
+    return exp_error(e, argument) + e.add() + e.div()
+
+
+def asinh_error(e: Steps) -> float:
+    """Return the error of log(1 + x + x^2 / (1 + sqrt(x^2 + 1))); the quotient is at most x."""
+    below = e.add() + e.sqrt() + (e.add() + e.mul()) / 2
+    z = e.add() + (e.mul() + below + e.div()) / 2
+    return log1p_error(e, z)
+
+
+def acosh_error(e: Steps) -> float:
+    """Return the error of log(1 + t + sqrt(t (2 + t))), t = x - 1."""
+    side = e.sqrt() + (2 * e.collect() + e.add() + e.mul()) / 2
+    return log1p_error(e, max(side, e.collect()) + e.add())
+
+
+def atanh_error(e: Steps) -> float:
+    """Return the error of log(1 + 2 x / (1 - x)) / 2."""
+    return log1p_error(e, e.collect() + e.div())
+
+
+def _acosh_slope_error(real: Real) -> float:
+    side = composed(root_of(real("add")), real("sqrt"))
+    return composed(inverse(composed(side, side, real("mul"))), real("reciprocal"))
+
+
+def _atanh_slope_error(real: Real) -> float:
+    inside = composed(real("add"), real("add"), real("mul"))
+    return composed(inverse(inside), real("reciprocal"))
+
+
+COMPOSED["atanh_1"] = Composed(
+    lambda x, of: 1 / ((1 - x) * (1 + x)), lambda x, of: 2 * (x * of.atanh_1(x).square())
+)
+COMPOSED["sigmoid_1"] = Composed(
+    lambda x, of: torch.sigmoid(x) * torch.sigmoid(-x),
+    lambda x, of: -(of.sigmoid_1(x) * torch.tanh(x / 2)),
+)
+
+
+@function("x", torch=("sinh",), bound=sinh_error, worst=1.11, slope=("cosh",))
+def sinh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic sine.
 
     (exp(x) - exp(-x)) / 2 = (E + E/(E + 1)) / 2 with E = exp(|x|) - 1.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, working().exp_limit)
-    value, e = exponential.expm1(a, w)
+    value, e = exponential.scaled_expm1(a, w)
     near = a[0] <= working().sinh_far
     v = scale_all(sanitized(value, near), torch.where(near, e, 0))
     both = ex.add(v, ex.div(v, ex.add(v, torch.ones_like(v[0]))))
@@ -62,13 +141,12 @@ def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, torch.where(x[0] == 0, x[0], x[0] * math.inf), out)
 
 
-@function("x")
-def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", torch=("cosh",), bound=cosh_error, worst=0.46, slope=("sinh",))
+def cosh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic cosine, (exp(x) + exp(-x)) / 2."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, _, good = _magnitude(y, working().exp_limit)
-    value, e = exponential.exp(a, w)
+    value, e = exponential.scaled_exp(a, w)
     near = a[0] <= working().far
     v = scale_all(value, torch.where(near, e, 0))
     both = ex.add(v, ex.div(head((torch.ones_like(v[0]),), w), v))
@@ -77,13 +155,19 @@ def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond.to(fmt.dtype), out)
 
 
-@function("x")
-def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("tanh",),
+    bound=tanh_error,
+    worst=1.31,
+    derivative=lambda x, of: x.cosh() ** -2,
+    slope=lambda real: composed(*2 * (inverse(real("cosh")),), real("pow")),
+)
+def tanh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic tangent, E/(E + 2) with E = exp(2|x|) - 1."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, working().far)
-    value, e = exponential.expm1(scale_all(a, torch.ones_like(a[0], dtype=torch.int64)), w)
+    value, e = exponential.scaled_expm1(scale_all(a, torch.ones_like(a[0], dtype=torch.int64)), w)
     v = scale_all(value, e)
     result = ex.div(v, ex.add(v, torch.full_like(v[0], 2.0)))
     result = select(a[0] < working().tiny, head(a, w), result)
@@ -92,13 +176,19 @@ def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond, out)
 
 
-@function("x")
-def sigmoid(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("sigmoid", "expit"),
+    bound=sigmoid_error,
+    worst=1.72,
+    derivative=lambda x, of: of.sigmoid_1(x),
+    slope=("sigmoid", "sigmoid", "mul"),
+)
+def sigmoid(x: Components, fmt: Format, terms: int) -> Components:
     """Return 1 / (1 + exp(-x)), accurate in both tails.
 
     For x < 0 it is computed as exp(x) / (1 + exp(x)).
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = y[0].abs() <= working().exp_limit
     y = sanitized(y, good, 0.0)
@@ -108,29 +198,19 @@ def sigmoid(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond, out)
 
 
-def logistic(y: Components, working: int) -> tuple[Components, Tensor]:
-    """Return components and an exponent of 1 / (1 + exp(-y)) for |y| <= 1100."""
-    down = y[0] < 0
-    t, e = exponential.exp(signed(y, -sign_of(down)), working)
-    one = torch.ones_like(y[0])
-    below = ex.add(scale_all(t, e), one)
-    result = ex.div(select(down, t, head((one,), working)), below)
-    return result, torch.where(down, e, 0)
-
-
-def _log1p(z: Components, working: int) -> tuple[Components, Tensor]:
-    one = torch.ones_like(z[0])
-    lead = ex.add((one,), (z[0],))[0]
-    return logarithm.log((one, *z), lead, working)
-
-
-@function("x")
-def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("asinh", "arcsinh"),
+    bound=asinh_error,
+    worst=1.71,
+    derivative=lambda x, of: 1 / torch.hypot(x, torch.ones_like(x)),
+    slope=lambda real: composed(inverse(real("hypot")), real("reciprocal")),
+)
+def asinh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse hyperbolic sine.
 
     log(|x| + sqrt(x^2 + 1)) = log(1 + |x| + x^2/(1 + sqrt(x^2 + 1))).
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, float(working().format.max))
     huge, tiny = a[0] > working().huge, a[0] < working().tiny
@@ -139,20 +219,28 @@ def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     square = ex.mul(v, v)
     below = ex.add(ex.sqrt(ex.add(square, one)), one)
     near, k = _log1p(ex.add(v, ex.div(square, below)), w)
-    far, _ = logarithm.log(sanitized(a, huge), sanitized(a, huge)[0], w, 0, huge.to(torch.int64))
+    far, _ = logarithm.scaled_log(
+        sanitized(a, huge), sanitized(a, huge)[0], w, 0, huge.to(torch.int64)
+    )
     result = select(tiny, head(a, w), select(huge, far, near))
     k = torch.where(tiny | huge, 0, k)
     out = signed(leave(result, fmt, terms, k), sign.to(fmt.dtype))
     return special(~good, x[0], out)
 
 
-@function("x")
-def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("acosh", "arccosh"),
+    bound=acosh_error,
+    worst=2.75,
+    derivative=lambda x, of: 1 / ((x - 1).sqrt() * (x + 1).sqrt()),
+    slope=_acosh_slope_error,
+)
+def acosh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse hyperbolic cosine; NaN for x < 1.
 
     log(1 + t + sqrt(t (2 + t))) with t = x - 1.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     one = torch.ones_like(y[0])
     finite = y[0].isfinite()
@@ -165,20 +253,28 @@ def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     product = ex.mul(scale_all(t, lift), ex.add(t, torch.full_like(one, 2.0)))
     side = scale_all(root(product), -(lift >> 1))
     near, k = _log1p(ex.add(t, side), w)
-    far, _ = logarithm.log(sanitized(y, huge), sanitized(y, huge)[0], w, 0, huge.to(torch.int64))
+    far, _ = logarithm.scaled_log(
+        sanitized(y, huge), sanitized(y, huge)[0], w, 0, huge.to(torch.int64)
+    )
     out = leave(select(huge, far, near), fmt, terms, torch.where(huge, 0, k))
     exactly = finite & (collected((*sanitized(y, finite), -one), 1)[0] == 0)
     beyond = torch.where(exactly, 0.0, torch.where(x[0] == math.inf, x[0], math.nan))
     return special(~good, beyond.to(fmt.dtype), out)
 
 
-@function("x")
-def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("atanh", "arctanh"),
+    bound=atanh_error,
+    worst=1.87,
+    derivative=lambda x, of: of.atanh_1(x),
+    slope=_atanh_slope_error,
+)
+def atanh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse hyperbolic tangent; infinite at 1 and -1, NaN beyond.
 
     log(1 + 2x/(1 - x)) / 2.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, 1.0)
     one = torch.ones_like(a[0])
@@ -194,7 +290,7 @@ def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     z = scale_all(quotient, torch.where(far, 1, 1 - e))
     unit = (~far).to(a[0].dtype)
     lead = ex.add((unit,), (z[0],))[0]
-    result, k = logarithm.log((unit, *z), lead, w, 0, torch.where(far, -e, 0))
+    result, k = logarithm.scaled_log((unit, *z), lead, w, 0, torch.where(far, -e, 0))
     result = select(tiny, head(enter(x, fmt), w), signed(result, sign))
     out = leave(result, fmt, terms, torch.where(tiny, 0, k - 1))
     beyond = torch.where(good & edge, sign * math.inf, math.nan)

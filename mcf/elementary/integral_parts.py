@@ -1,16 +1,35 @@
-"""floor, ceil, round, trunc: exact except for the rounding to the result's format."""
+"""floor, ceil, round, trunc, exact except for the rounding to the format, and rounding to decimals.
+
+Numbers are rounded to k / 10**d with k the integer nearest to x 10**d, both exactly. 10**d is a
+float, so x 10**d is a sum of floats, whose nearest integer is k, ties to even. In four components
+the error of k / 10**d is so small that it almost never affects the rounding. The result is known if
+both ends of the error round alike, or if the rounded number is the quotient exactly.
+"""
 
 from __future__ import annotations
 
+import functools
+
 import torch
+from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
+from mcf.elementary.format import working
+from mcf.elementary.fused import Step, run_step
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components
-from mcf.elementary.working import collected, enter, head, leave, select, special
-from mcf.kernels.formats import Format
-
-Arguments = tuple[Components, ...]
+from mcf.elementary.tables import TERMS, Components
+from mcf.elementary.working import (
+    collected,
+    enter,
+    head,
+    leave,
+    minus,
+    sanitized,
+    select,
+    special,
+    two_prod,
+)
+from mcf.kernels.formats import FP64, Format
 
 
 def _floor(y: Components) -> Components:
@@ -43,36 +62,32 @@ def _minus(y: Components) -> Components:
     return tuple(-c for c in y)
 
 
-@function("x")
-def floor(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", torch=("floor",))
+def floor(x: Components, fmt: Format, terms: int) -> Components:
     """Return the largest integer at most x, exactly."""
-    (x,) = arguments
     return _finish(x, _floor(_prepared(x, fmt)), fmt, terms)
 
 
-@function("x")
-def ceil(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", torch=("ceil",))
+def ceil(x: Components, fmt: Format, terms: int) -> Components:
     """Return the smallest integer at least x, exactly."""
-    (x,) = arguments
     return _finish(x, _minus(_floor(_minus(_prepared(x, fmt)))), fmt, terms)
 
 
-@function("x")
-def trunc(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", torch=("trunc",))
+def trunc(x: Components, fmt: Format, terms: int) -> Components:
     """Return the integer part of x: the nearest integer towards zero, exactly."""
-    (x,) = arguments
     y = _prepared(x, fmt)
     up = _minus(_floor(_minus(y)))
     return _finish(x, select(y[0] < 0, up, _floor(y)), fmt, terms)
 
 
-@function("x")
-def round(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", torch=("round",))
+def round(x: Components, fmt: Format, terms: int) -> Components:
     """Return the integer nearest to x, ties to even, exactly.
 
     floor(x + 1/2), less 1 if that is odd at a tie.
     """
-    (x,) = arguments
     return _finish(x, nearest_whole(_prepared(x, fmt)), fmt, terms)
 
 
@@ -87,3 +102,68 @@ def nearest_whole(y: Components) -> Components:
         odd ^= torch.remainder(c, 2.0) == 1.0
     up = (above > 0) | ((above == 0) & odd)
     return ex.add(low, head((up.to(y[0].dtype),), len(low)))
+
+
+# 10**22 is the largest power of ten that is a float64.
+MOST = 22
+# Beyond 2**150 a sum of whole floats and 1 might not be exact.
+_LARGEST = 2.0**150
+# The relative error of a quotient of four components is below 2**-200.
+_ERROR = 2.0**-190
+
+
+def _times(x: Components, factor: float) -> Components:
+    """Return floats whose sum is the exact product."""
+    f = torch.full_like(x[0], factor)
+    return tuple(t for c in x for t in two_prod(c, f))
+
+
+def _decimals(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
+    """Return four components of k and of k / 10**d, and 1 where k is known, else 0."""
+    x = enter(arguments[0], fmt)
+    ten, width = 10.0**decimals, working()
+    usual = x[0].abs() < _LARGEST / ten
+    for c in x:
+        usual = usual & ((c == 0) | (c.abs() > width.low))
+    floats = _times(sanitized(x, usual), ten)
+    y = collected(floats, TERMS)
+    (rest,) = collected((*floats, *minus(y)), 1)
+    k = nearest_whole(y)
+    quotient = ex.div(k, torch.full_like(y[0], ten))
+    return (*k, *quotient, (usual & (rest == 0)).to(y[0].dtype))
+
+
+def _left(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
+    """Return k - 10**d x, whose sign is exact."""
+    k, x = arguments
+    return collected((*k, *minus(_times(x, 10.0**decimals))), 1)
+
+
+_STEP = Step("decimals", _decimals, ("x",), enters=True)
+_LEFT = Step("left_of_decimals", _left, ("k", "x"))
+
+
+def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Components, Tensor]:
+    """Round numbers to decimals; also return where this is right. Zeros keep the sign of x.
+
+    Args:
+        x: contiguous components.
+        fmt: their format.
+        terms: the number of components.
+        decimals: 1 to `MOST`.
+    """
+    found = run_step(_STEP, fmt, decimals, (x,))
+    k, quotient, known = found[:TERMS], found[TERMS:-1], found[-1]
+    error = quotient[0].abs() * _ERROR
+    to = functools.partial(torch.ops.mcf.convert, dtype=fmt.dtype, terms=terms)
+    low, high = (to([*ex.add(quotient, e)]) for e in (-error, error))
+    same = torch.ones_like(known, dtype=torch.bool)
+    for a, b in zip(low, high, strict=True):
+        same &= a == b
+    out = to([*quotient])
+    wide = tuple(torch.ops.mcf.convert(out, torch.float64, terms))
+    (rest,) = run_step(_LEFT, FP64, decimals, (k, wide))
+    # The error may have moved the quotient off a tie: the sum is right, but its components are not.
+    out = [torch.where(rest == 0, a, b) for a, b in zip(to(out), out, strict=True)]
+    first = torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0])
+    return (first, *out[1:]), (known > 0) & (same | (rest == 0))

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, exponential, fixed, logarithm, series
-from mcf.elementary.format import working
-from mcf.elementary.gamma import components_needed, degree_needed
+from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed
+from mcf.elementary.error_steps import Steps
+from mcf.elementary.exponential import exp_error
+from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
-from mcf.elementary.ordered_sums import beside
-from mcf.elementary.tables import Components, _rows, _table, constant, lookup
+from mcf.elementary.tables import Components, _rows, _table, constant
 from mcf.elementary.working import (
+    beside,
     collected,
     enter,
     head,
@@ -42,8 +45,6 @@ from mcf.elementary.working import (
     working_terms,
 )
 from mcf.kernels.formats import Format
-
-Arguments = tuple[Components, ...]
 
 # Up to NEAR the table is used: 32 intervals.
 NEAR = 0.5
@@ -89,17 +90,14 @@ def erfinv_series() -> Tensor:
     return _rows(rows)
 
 
+_NODES = series.Nodes("erfinv_series", 0, DEGREES)
+
+
 def _taylor(a: Components, terms: int) -> Components:
     """Return erfinv(a) / a for 0 <= a <= 1/2."""
     j = (a[0] * 64).floor().clamp(0, STEPS - 1)
     v = series.scaled(beside(a, (j + 0.5) * (1 / 64), terms), 128.0)
-    row, degree = j.to(torch.int64) * DEGREES, degree_needed(terms)
-    return series.at_node(
-        v,
-        degree,
-        lambda k, count: lookup("erfinv_series", row + k, count),
-        lambda k: components_needed(terms, k),
-    )
+    return _NODES.about(j.to(torch.int64), v)
 
 
 def start(q: Tensor, e: Tensor) -> Tensor:
@@ -107,15 +105,15 @@ def start(q: Tensor, e: Tensor) -> Tensor:
 
     Halley's iteration for log erfc, whose derivative is -r = -2/(sqrt(pi) w), and r' = r (r - 2 x).
     """
-    (log_q,), _ = logarithm.log((q,), q, 1, 0, e)
+    (log_q,), _ = logarithm.scaled_log((q,), q, 1, 0, e)
     # `torch.sqrt` is not used: MKL does not round it correctly.
     (root,) = ex.sqrt((-log_q,))
     # The error is at most 0.04 everywhere.
     x = root - 0.4 / (1.0 + 0.17 * root)
     slope = 2.0 / math.sqrt(math.pi)
     for _ in range(2):
-        (w,) = error._erfcx((x,))
-        (log_w,), _ = logarithm.log((w,), w, 1)
+        (w,) = error.erfcx_near((x,))
+        (log_w,), _ = logarithm.scaled_log((w,), w, 1)
         g = (log_w - x * x) - log_q
         r = slope / w
         x = x + 2.0 * g / (2.0 * r - g * (2.0 * x - r))
@@ -158,21 +156,71 @@ def _beyond(q: Components, terms: int) -> Components:
     """Return the inverse of erfc at 0 < q <= 1/2."""
     m, e = mantissa(q)
     x = start(m[0], e)
-    w = error._erfcx(head((x,), terms))
-    growth, k = exponential.exp(two_prod(x, x), terms)
+    w = error.erfcx_near(head((x,), terms))
+    growth, k = exponential.scaled_exp(two_prod(x, x), terms)
     gauss = scale_all(ex.mul(m, growth), e + k)
     half_root = 1 / fixed.to_fraction(fixed.two_over_root_pi())
     d = ex.mul(ex.add(w, series.scaled(gauss, -1.0)), constant(half_root, terms, x.device))
     return _inverted(x, d)
 
 
-@function("x")
-def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
+def _inverted_error(e: Steps) -> float:
+    """Return the error of x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
+    # Both are w(x0), and sqrt(pi)/2 w(x) / x is at most 1.15, at y = 1/2. The error of d itself and
+    # the truncated series are 2**-30 of the steps' errors, 2**-6 in float32.
+    both = e.at_table(error.ERFCX) + exp_error(e) + e.collect() + e.mul() + e.add()
+    return 1.15 * both * (1 + 2.0 ** (8 - WORKING[e.fmt].start_bits)) + e.add()
+
+
+def erfinv_error(e: Steps) -> tuple[float, float]:
+    """Return the error of erfinv: a series up to 1/2, beyond it a step from a float."""
+    return max(e.at_table(_NODES) + e.mul(), _inverted_error(e)), 0.0
+
+
+def ndtri_error(e: Steps) -> tuple[float, float]:
+    """Return the error of ndtri, sqrt(2) times erfinv of 2 x - 1."""
+    # a erfinv'(a) / erfinv(a) is at most 1.17 up to a = 1/2.
+    near = e.at_table(_NODES) + e.mul() + 1.17 * e.collect()
+    return max(near, _inverted_error(e)) + e.mul() + e.constant(), 0.0
+
+
+def _erfinv_slope(x: Any, of: Any) -> Any:
+    """Return sqrt(pi)/2 exp(y^2), y = erfinv(|x|), as sqrt(pi)/2 erfcx(y) / (1 - |x|)."""
+    size = x.abs()
+    below = (1 - size) * fixed.to_fraction(fixed.two_over_root_pi())
+    return torch.where(size == 1, torch.inf, of.erfcx(torch.erfinv(size)) / below)
+
+
+def _ndtri_slope(p: Any, of: Any) -> Any:
+    """Return sqrt(2 pi) exp(y^2 / 2) for y = ndtri(p).
+
+    It is computed as sqrt(pi / 2) erfcx(|y| / sqrt(2)) / min(p, 1 - p), without y^2.
+    """
+    z = of.ndtri(p).abs() * error.half_root()
+    least = torch.where(p > 0.5, 1 - p, p)
+    factor = fixed.to_fraction(fixed.root(fixed.quotient(fixed.pi(), 2 * fixed.ONE)))
+    return torch.where(least == 0, torch.inf, factor * (of.erfcx(z) / least))
+
+
+COMPOSED["erfinv_1"] = Composed(
+    _erfinv_slope, lambda x, of: 2 * torch.erfinv(x) * of.erfinv_1(x).square()
+)
+COMPOSED["ndtri_1"] = Composed(_ndtri_slope, lambda p, of: of.ndtri(p) * of.ndtri_1(p).square())
+
+
+@function(
+    "x",
+    torch=("erfinv",),
+    bound=erfinv_error,
+    proven=False,
+    derivative=lambda x, of: of.erfinv_1(x),
+    slope=OBSERVED,
+)
+def erfinv(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse error function of x; infinite at 1 and -1, NaN beyond.
 
     The error is relative to the result, also for 1 - |x| as small as components hold.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
     a = signed(y, sign)
@@ -192,14 +240,20 @@ def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
 
 
-@function("x")
-def ndtri(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("ndtri",),
+    bound=ndtri_error,
+    proven=False,
+    derivative=lambda x, of: of.ndtri_1(x),
+    slope=OBSERVED,
+)
+def ndtri(x: Components, fmt: Format, terms: int) -> Components:
     """Return the quantile of the normal distribution; infinite at 0 and 1, NaN beyond.
 
     sqrt(2) erfinv(2 x - 1), where 2 x - 1 and 1 - x are exact sums: the error is relative to the
     result, also next to 1/2, and for x and 1 - x as small as components hold.
     """
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     one = torch.ones_like(y[0])
     inside = (y[0] > 0) & (y[0] <= 1.0)

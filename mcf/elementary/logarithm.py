@@ -1,7 +1,8 @@
-"""Logarithms of expansions, by a table of log(j/256) and the series of atanh."""
+"""Logarithms by a table of log(j/256) and the series of atanh, with bounds and special values."""
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 
@@ -9,31 +10,91 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import series
-from mcf.elementary.ordered_sums import gathered
+from mcf.elementary import fixed, series
+from mcf.elementary.declarations import quotient_by, scaled_inverse
+from mcf.elementary.error_steps import Steps
+from mcf.elementary.format import working
+from mcf.elementary.operator import function
 from mcf.elementary.tables import (
-    LOG_EXPONENTS,
-    LOG_FIRST,
-    LOG_STEPS,
     TERMS,
     Components,
+    Maker,
+    _rows,
+    _table,
     constant,
-    log_base,
     lookup,
+    register_table,
+    rows,
 )
 from mcf.elementary.working import (
     collected,
+    enter,
     exponent,
+    gathered,
     integer,
+    leave,
+    minus,
     power,
+    sanitized,
     scale_all,
     select,
+    special,
     two_prod,
     two_sum,
+    working_terms,
 )
+from mcf.kernels.formats import Format
+
+# log: mantissas are compared with multiples of 1 / LOG_STEPS between sqrt(1/2) and sqrt(2).
+LOG_STEPS = 256
+LOG_FIRST, LOG_LAST = 181, 363
+# log: exponents of the argument; that of atanh, 2/(1 - x), may be the inverse of a subnormal
+# number.
+LOG_EXPONENTS = range(-1080, 1080)
+# log10: powers of ten that four components may hold.
+TENS = 96
+
+
+def _log_nodes() -> list[Fraction]:
+    nodes = [Fraction(j, LOG_STEPS) for j in range(LOG_FIRST, LOG_LAST)]
+    return [fixed.to_fraction(fixed.log(f)) for f in nodes]
+
+
+@functools.cache
+def log_base(base: int) -> Fraction:
+    """Return log(base) for base 2 and 10, 1 for base 0 (e)."""
+    return {
+        0: Fraction(1),
+        2: fixed.to_fraction(fixed.ln2()),
+        10: fixed.to_fraction(fixed.ln10()),
+    }[base]
+
+
+def _log_exponents(base: int) -> Tensor:
+    step = log_base(2) / log_base(base)
+    return _rows([(k * step.numerator, step.denominator) for k in LOG_EXPONENTS])
+
+
+def _tables(base: int) -> dict[str, Maker]:
+    """Return log(j / LOG_STEPS) at index j - LOG_FIRST, and k log(2) at k - LOG_EXPONENTS[0]."""
+    return {
+        f"log_nodes_{base}": lambda: rows([v / log_base(base) for v in _log_nodes()]),
+        f"log_exponents_{base}": lambda: _log_exponents(base),
+    }
+
+
+for _name, _maker in (_tables(0) | _tables(2) | _tables(10)).items():
+    register_table(_name, _maker)
+
+
+@_table
+def tens() -> Tensor:
+    """Return 10**k for 0 <= k < TENS."""
+    return rows([Fraction(10**k) for k in range(TENS)])
+
 
 # -log2 of the square of (m - f) / (m + f), with |m - f| <= 1/512 and m + f >= sqrt(2).
-_BITS = 18.9
+_ATANH_BITS = 18.9
 # Below _TINY, log(1 + d) = d to 4 components; it is scaled by 2**600 so that no bits are lost.
 _TINY = 2.0**-250
 _TINY_SHIFT = 600
@@ -43,7 +104,7 @@ _NEAR_SHIFT = 120
 _SPLIT_SHIFT = 149
 
 
-def _coefficient(k: int) -> Fraction:
+def _atanh_coefficient(k: int) -> Fraction:
     """Return the k-th coefficient of (atanh(s)/s - 1) * 3 / s^2 in s^2."""
     return Fraction(3, 2 * k + 3)
 
@@ -112,11 +173,11 @@ def parts(
 def _atanh(s: Components, t: Components, third: Components) -> Components:
     """Return 2 s atanh(t) / t for |t| below 1/700."""
     z = ex.mul(t, t)
-    tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient, _BITS + 1))
+    tail = ex.mul(z, series.polynomial(z, _ATANH_BITS, _atanh_coefficient, _ATANH_BITS + 1))
     return series.scaled(ex.add(s, ex.mul(s, ex.mul(tail, third))), 2.0)
 
 
-def log(
+def scaled_log(
     x: Components, lead: Tensor, terms: int, base: int = 0, shift: Tensor | None = None
 ) -> tuple[Components, Tensor]:
     """Return components y and an exponent k of the logarithm, y * 2**k; see `parts`."""
@@ -159,7 +220,7 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     s = ex.add(left, s0)
     t = s if wide else scale_all(s, -lift)
     z = ex.mul(t, t)
-    tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient, _BITS + 1))
+    tail = ex.mul(z, series.polynomial(z, _ATANH_BITS, _atanh_coefficient, _ATANH_BITS + 1))
     third = constant(Fraction(1, 3), terms, f.device)
     rest = ex.add(left, ex.mul(s, ex.mul(tail, third)))
     whole = lookup("log_exponents_0", e - LOG_EXPONENTS[0], TERMS + 1)
@@ -182,3 +243,114 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
         first, second = torch.where(tiny, scaled[0], first), torch.where(tiny, 0.0, second)
         rest = select(tiny, scaled[1:], rest)
     return rest, (first, second), lift
+
+
+def log_error(e: Steps, base: int = 0) -> float:
+    """Return the error of 2 atanh((m - f) / (m + f)) plus two tabulated logarithms."""
+    s = 1 / 512 / math.sqrt(2)
+    quotient = 2 * e.collect() + e.div()
+    square = 2 * quotient + e.mul()
+    p = e.polynomial(s * s * 1.001, 18.9, _atanh_coefficient, 19.9, square)
+    tail = square + p + e.mul()
+    share = s * s / 3 * 1.001
+    near = quotient + share * (tail + e.constant() + 2 * e.mul() + quotient) + e.add()
+    if base:
+        near += e.mul() + e.constant()
+    # f = 1: the rest is zeros. Then f next to 1, then x beyond sqrt(1/2) and sqrt(2).
+    worst = near + 2 * e.add()
+    for j in range(LOG_FIRST, LOG_LAST):
+        f = j / LOG_STEPS
+        if f != 1:
+            node, part = abs(math.log(f)), 2 * math.atanh(1 / 512 / (2 * f - 1 / 512))
+            total = node * e.constant() + part * near
+            worst = max(worst, total / (node - part) + 2 * e.add())
+    half = math.log(2) / 2
+    total = (2 * half + half) * e.constant() + 0.003 * near + (half + 0.003) * e.add()
+    return max(worst, total / (half - 0.003) + e.add())
+
+
+def log1p_error(e: Steps, z: float) -> float:
+    """Return the error of log(1 + z), z > 0; z / ((1 + z) log(1 + z)) is at most 1."""
+    return z + log_error(e)
+
+
+def _log(x: Components, fmt: Format, terms: int, base: int) -> Components:
+    y = enter(x, fmt)
+    good = (y[0] > 0) & (y[0] < math.inf)
+    y = sanitized(y, good)
+    # Subnormal numbers have no exponent of their own.
+    shift = torch.where(y[0] < working().low, working().lift, 0)
+    y = scale_all(y, shift)
+    result, k = scaled_log(y, y[0], working_terms(fmt, terms), base, -shift)
+    out = leave(result, fmt, terms, k)
+    return special(~good, _log_beyond(x[0]), out)
+
+
+def _log_beyond(x: Tensor) -> Tensor:
+    """Return the log of special values: -inf at 0, NaN below, inf and NaN themselves."""
+    return torch.where(x == 0, -math.inf, torch.where(x < 0, math.nan, x))
+
+
+@function("x", torch=("log",), bound=log_error, worst=2.81, slope=("div",))
+def log(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the natural logarithm; -inf at 0, NaN below."""
+    return _log(x, fmt, terms, 0)
+
+
+@function(
+    "x",
+    torch=("log2",),
+    bound=lambda e: log_error(e, 2),
+    worst=3.03,
+    derivative=lambda x, of: 1 / (x * log_base(2)),
+    slope=scaled_inverse,
+)
+def log2(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the logarithm to base 2, log(x) / log(2); exact for powers of two."""
+    return _log(x, fmt, terms, 2)
+
+
+@function(
+    "x",
+    torch=("log10",),
+    bound=lambda e: log_error(e, 10),
+    worst=1.75,
+    derivative=lambda x, of: 1 / (x * log_base(10)),
+    slope=scaled_inverse,
+)
+def log10(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the logarithm to base 10, log(x) / log(10); exact for powers of ten."""
+    out = _log(x, fmt, terms, 10)
+    k = out[0].to(working().format.dtype).round()
+    possible = (k >= 0) & (k < TENS) & (x[0] >= 1)
+    ten = lookup("tens", torch.where(possible, k, 0.0).to(torch.int64), TERMS + 1)
+    y = sanitized(enter(x, fmt), possible)
+    rest = collected((*y, *minus(ten)), TERMS)
+    exactly = possible
+    for c in rest:
+        exactly = exactly & (c == 0)
+    return special(exactly, k.to(fmt.dtype), out)
+
+
+@function("x", torch=("log1p",), bound=log_error, worst=1.56, slope=quotient_by("add"))
+def log1p(x: Components, fmt: Format, terms: int) -> Components:
+    """Return log(1 + x), accurate for small x too; -inf at -1, NaN below."""
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    second = y[1] if len(y) > 1 else torch.zeros_like(y[0])
+    # Test x > -1 and x < -1; for normalised components the first two suffice.
+    above = (y[0] > -1) | ((y[0] == -1) & (second > 0))
+    below = (y[0] < -1) | ((y[0] == -1) & (second < 0))
+    good = above & (y[0] < math.inf)
+    y = sanitized(y, good)
+    one = torch.ones_like(y[0])
+    # If x0 is -1, the 1 cancels, and the rest may be as small as any number.
+    alone = y[0] == -1.0
+    zero = torch.zeros_like(one)
+    floats = select(alone, (*y[1:], zero, zero), (one, *y))
+    shift = torch.where(alone & (second < working().low), working().lift, 0)
+    floats = scale_all(floats, shift)
+    lead = collected(floats, 1)[0]
+    result, k = scaled_log(floats, lead, w, 0, -shift)
+    out = leave(result, fmt, terms, k)
+    beyond = torch.where(below, math.nan, torch.where(x[0] == -1, -math.inf, x[0]))
+    return special((x[0] == 0) | ~good, beyond.to(fmt.dtype), out)

@@ -6,53 +6,68 @@ stay in the cache.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import fused
+from mcf.elementary.declarations import PROGRAMS, Program
 from mcf.elementary.format import computing_in
-from mcf.elementary.fused import PROGRAMS, Compute, Program
 from mcf.elementary.tables import Components
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import Format, format_of
 from mcf.kernels.register_choice import refuse_float32, registers_for
 
 # Elements processed at a time: 16 Ki take up to twice as long per element because of calls; 256 Ki
 # are no faster.
 CHUNK = 1 << 16
-# The functions whose programs also run in float32 registers.
-IN_FLOAT32 = frozenset(
-    (
-        "acos acosh airy_ai asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx "
-        "erfinv exp expm1 floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e j0 j1 k0 k0e k1 k1e lgamma "
-        "log log10 log1p log2 log_ndtr ndtri normal_cdf normal_pdf polygamma_2 polygamma_3 "
-        "polygamma_4 pow remainder round sigmoid sin sinh spherical_bessel_j0 tan tanh trigamma "
-        "trunc y0 y1 zeta_3 zeta_4 zeta_5 erf_1 erfcx_1 erfcx_2 erfcx_3 erfcx_4 "
-        "i0e_1 i0e_2 i0e_3 i0e_4 i1e_1 i1e_2 i1e_3 i1e_4 k0e_1 k0e_2 k0e_3 k0e_4 gelu_1 "
-        "airy_ai_1 floor_quotient trunc_quotient"
-    ).split()
-)
+# The functions on component tuples, and those whose programs also run in float32 registers.
+FUNCTIONS: dict[str, Callable[..., Components]] = {}
+IN_FLOAT32: set[str] = set()
+
+
+def with_kernels(parts: int = 1) -> list[str]:
+    """Return the functions that run as one kernel and return so many expansions, by name."""
+    return sorted(
+        n for n, p in PROGRAMS.items() if p.fused and p.parts == parts and not p.auxiliary
+    )
+
 
 _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")  # type: ignore[no-untyped-call]
 
 
-def function(*names: str, parts: int = 1) -> Callable[[Compute], Callable[..., Components]]:
+@functools.cache
+def _signature(names: tuple[str, ...]) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(n, kind) for n in names])
+
+
+def function(
+    *names: str, **declared: Any
+) -> Callable[[Callable[..., Components]], Callable[..., Components]]:
     """Turn a program into the function on components of the same name, and register it.
+
+    The program takes the arguments, their format, and the number of components to return.
 
     Args:
         *names: the names of its arguments, each a tuple of components.
-        parts: the number of expansions that it returns, concatenated.
+        **declared: the other attributes of `mcf.elementary.declarations.Program`.
     """
-    signature = inspect.Signature(
-        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
-    )
+    signature = _signature(names)
 
-    def register(compute: Compute) -> Callable[..., Components]:
-        name = compute.__name__
-        PROGRAMS[name] = Program(compute, names, parts)
+    def register(program: Callable[..., Components]) -> Callable[..., Components]:
+        name = program.__name__
+
+        def compute(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+            return program(*arguments, fmt, terms)
+
+        PROGRAMS[name] = Program(compute, names, **declared)
+        if PROGRAMS[name].float32:
+            IN_FLOAT32.add(name)
 
         def run(*arguments: Components, **named: Components) -> Components:
             try:
@@ -62,8 +77,9 @@ def function(*names: str, parts: int = 1) -> Callable[[Compute], Callable[..., C
             return apply(name, *given.args)
 
         run.__name__ = run.__qualname__ = name
-        run.__module__, run.__doc__ = compute.__module__, compute.__doc__
+        run.__module__, run.__doc__ = program.__module__, program.__doc__
         run.__signature__ = signature  # type: ignore[attr-defined]
+        FUNCTIONS[name] = run
         return run
 
     return register

@@ -17,18 +17,24 @@ import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import gamma, gamma_arguments, gamma_tables, series
-from mcf.elementary.few_products import raised
+from mcf.elementary import (
+    gamma,
+    gamma_series,
+    series,
+)
+from mcf.elementary.angles import sin_cos_error
+from mcf.elementary.error_steps import Errors, Steps
 from mcf.elementary.format import working
+from mcf.elementary.gamma import angle_error
 from mcf.elementary.gamma_series import Series, bernoulli
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant
+from mcf.elementary.power import raised
+from mcf.elementary.tables import Components, _rows, constant, register_table
 from mcf.elementary.working import (
     enter,
     head,
@@ -44,8 +50,6 @@ from mcf.elementary.working import (
     working_terms,
 )
 from mcf.kernels.formats import Format
-
-Arguments = tuple[Components, ...]
 
 # The highest order; beyond it functions fall too fast for the intervals of the tables.
 LAST = 32
@@ -81,6 +85,11 @@ def degrees(m: int, bits: float | None = None) -> int:
     return int((53 * 4 + 8 + (spare(m) if bits is None else bits)) / series.FALL) + 5
 
 
+def _nodes(m: int) -> series.Nodes:
+    table = gamma.nodes_of(f"polygamma_{m}_series")
+    return table._replace(degrees=degrees(m), spare=spare(m), steep=steep(m))
+
+
 def _bits(m: int) -> int:
     return 440 + 8 * max(0, m - _FEW)
 
@@ -89,14 +98,14 @@ def _bits(m: int) -> int:
 def _series(bits: int, count: int) -> list[list[int]]:
     """Return coefficients of log Gamma at each node, in v = (x - node) / half."""
     found = Series(bits)
-    return [found.log_gamma(c, half, count) for c, half in gamma_tables.nodes()]
+    return [found.log_gamma(c, half, count) for c, half in gamma_series.nodes()]
 
 
 def _table_of(m: int) -> Tensor:
     """Return coefficients of (-1)^(m+1) psi^(m)(x)."""
     rows, count = [], degrees(m)
     length = 44 + _FEW + 1 if m <= _FEW else count + m + 1
-    for found, (_, half) in zip(_series(_bits(m), length), gamma_tables.nodes(), strict=True):
+    for found, (_, half) in zip(_series(_bits(m), length), gamma_series.nodes(), strict=True):
         unit = half ** (m + 1)
         slopes = enumerate(found[m + 1 : m + 1 + count])
         rows += [int((-1) ** (m + 1) * math.perm(k + m + 1, m + 1) * s / unit) for k, s in slopes]
@@ -156,25 +165,23 @@ def tiny_below(m: int) -> float:
     return 2.0 ** -min(110, working().apart // (m + 1))
 
 
-def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: bool) -> Components:
+def _evaluated(x: Components, fmt: Format, terms: int, m: int, *, zeta: bool) -> Components:
     """Return f(x), or zeta(m + 1, x) = f(x) / m!."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    at = gamma_arguments.argument_of(y, w, reflected=True)
+    at = gamma.argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
-    far = head(sanitized(at.z, at.far, gamma_arguments.FAR), w)
-    inverse = gamma._inverse(far, w)
+    far = head(sanitized(at.z, at.far, gamma.FAR), w)
+    inverse = gamma.inverse_of(far, w)
     square = ex.mul(inverse, inverse)
-    tail = series.polynomial(square, gamma._BITS, functools.partial(stirling, m), 8.0)
-    rest = ex.mul(_times(square, m * (m + 1)), gamma._part(12, tail))
+    tail = series.polynomial(square, gamma.STIRLING_BITS, functools.partial(stirling, m), 8.0)
+    rest = ex.mul(_times(square, m * (m + 1)), gamma.part_of(12, tail))
     rest = ex.add(_times(inverse, Fraction(m, 2)), rest)
     normal, e = mantissa(far)
     beyond = ex.div(_times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
     near = sanitized(at.z, ~at.far)
-    name = f"polygamma_{m}_series"
-    value = gamma.taylor(name, near, w, degrees=degrees(m), spare=spare(m), steep=steep(m))
+    value = _nodes(m).at(near, w)
     value = select(at.far, beyond, value)
-    f = gamma_arguments.beside_whole(at.x, w)
+    f = gamma.beside_whole(at.x, w)
     low = at.low & ~at.down
     shifted = low | at.down
     # The base of the power: |x| up to 1/2, else s / pi, and next to poles r.
@@ -185,7 +192,7 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     part, k = mantissa(sanitized(r, tiny))
     below = select(tiny, part, select(low, sanitized(r, low), f.sine))
     plain = low | tiny
-    above = select(plain, head((one,), w), head(gamma_arguments.pi(w, one), w))
+    above = select(plain, head((one,), w), head(gamma.pi(w, one), w))
     factor = select(plain, _number(math.factorial(m), head((one,), w)), _weight(m, f.cosine))
     step = ex.mul(raised(ex.div(above, below), m + 1), factor)
     if m % 2 == 0:
@@ -209,10 +216,50 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     return special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
 
 
+def polygamma_error(e: Steps, m: int, *, zeta: bool = False) -> Errors:
+    """Return the errors of polygamma: series, Stirling's, m! / x^(m+1) below 1/2, sine below 0."""
+    near = e.at_table(_nodes(m), e.collect(), falling=m > 4)
+    coefficient = functools.partial(stirling, m)
+    tail = e.polynomial(
+        2.0**-gamma.STIRLING_BITS, gamma.STIRLING_BITS, coefficient, 8.0, 2 * e.div() + e.mul()
+    )
+    # Whole numbers with more bits than a float are rounded constants.
+    whole = e.constant() * (m > 4)
+    # The terms after 1 are at most m/(2 z) + m (m + 1)/(12 z^2); the former is up to 1/32 for m =
+    # 4.
+    share = max(1 / 32, m / 128 + m * (m + 1) / 49152)
+    rest = (e.add() + e.div() + tail + 4 * e.mul() + e.constant() + whole) * share
+    far = rest + e.add() + e.div() + m * (e.mul() + e.collect()) + whole
+    step = (m + 1) * e.div() + (m + 1) * e.mul() + whole
+    # Below `least` all but the largest term is left out: at most 2 zeta(m + 1) of its inverse.
+    least = tiny_below(m)
+    step += 2.5 * least ** (m + 1)
+    low = max(near, step) + e.add()
+    sine = max(sin_cos_error(e)) + angle_error(e, least)
+    down = step + (m + 1) * (sine + e.constant()) + _weight_error(e, m, sine, whole)
+    last = zeta * (e.mul() + e.constant())
+    if m % 2:
+        # The power is at least 2 pi^4 for m = 3, and the subtracted term at most 6.5; less for
+        # larger m.
+        found = max(near, far, low, 1.04 * down + 0.04 * max(near, far) + 1.04 * e.add())
+        return found + last, 0.0
+    # Relative to the sum of all m! / |x + k|^(m + 1), which is at least either term. The error of r
+    # contributes at most (m + 1) times itself, also where the cosine is small; `down` includes
+    # twice as much.
+    return max(near, far, low) + last, max(down, near, far) + e.add() + last
+
+
+def _weight_error(e: Steps, m: int, cosine: float, whole: float) -> float:
+    """Return the error of g_m(c), of degree m - 1: Horner's rule in c^2, all terms of one sign."""
+    steps = (m - 1) // 2
+    found = (m - 1) * cosine + steps * (e.mul() + e.add() + whole)
+    return found + max(steps - 1, 0) * e.mul() + (m % 2 == 0 and steps > 0) * e.mul()
+
+
 @functools.cache
 def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
-    def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
-        return _evaluated(arguments, fmt, terms, m, zeta=zeta)
+    def compute(x: Components, fmt: Format, terms: int) -> Components:
+        return _evaluated(x, fmt, terms, m, zeta=zeta)
 
     compute.__name__ = name
     what = (
@@ -226,10 +273,14 @@ def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
     for even m = {m}, and the error is relative to the sum of their magnitudes 1/|x + k|^{m + 1},
     or to m! times that: near zeros the result has the bits that the cancellation leaves.
     """
-    table: Any = functools.partial(_table_of, m)
-    table.__name__ = f"polygamma_{m}_series"
-    _table(table)
-    return function("x")(compute)
+    register_table(f"polygamma_{m}_series", functools.partial(_table_of, m))
+    return function(
+        "x",
+        float32=m <= _FEW,
+        auxiliary=zeta or m > _FEW,
+        bound=lambda e: polygamma_error(e, m, zeta=zeta),
+        derivative=(lambda x, of: -(m + 1) * torch.special.zeta(m + 2, x)) if zeta else None,
+    )(compute)
 
 
 def polygamma(m: int) -> Callable[..., Components]:
@@ -242,4 +293,32 @@ def zeta(s: int) -> Callable[..., Components]:
     return _made(f"zeta_{s}", s - 1, zeta=True)
 
 
-polygamma_2, polygamma_3, polygamma_4 = map(polygamma, (2, 3, 4))
+for _m in (2, 3, 4):
+    polygamma(_m)
+
+
+def order_of(function: str) -> int | None:
+    """Return the order of a polygamma or zeta function that is created on request, or None."""
+    kind, _, digits = function.rpartition("_")
+    if kind not in ("polygamma", "zeta") or not digits.isdecimal():
+        return None
+    order = int(digits) - (kind == "zeta")
+    return order if 2 <= order <= LAST and str(int(digits)) == digits else None
+
+
+def created(function: str) -> bool:
+    """Return whether a name is that of a polygamma or zeta function, which now exists."""
+    order = order_of(function)
+    if order is None:
+        return False
+    (zeta(order + 1) if function.startswith("zeta") else polygamma(order))
+    return True
+
+
+def following(function: str) -> str | None:
+    """Return the polygamma or zeta function of the derivative of one of these, or None."""
+    kind, _, digits = function.rpartition("_")
+    if kind not in ("polygamma", "zeta") or not digits.isdecimal():
+        return None
+    order = int(digits) + 1
+    return f"{kind}_{order}" if order <= LAST + (kind == "zeta") else None

@@ -32,8 +32,6 @@ from mcf.elementary.working import (
 )
 from mcf.kernels.formats import Format
 
-Arguments = tuple[Components, ...]
-
 # Smaller CPU inputs use integers: compiling a kernel takes some seconds.
 _FEWEST = 256
 
@@ -67,7 +65,7 @@ def _less(x: Components, q: Tensor, y: Components) -> Components:
     return (*x, *(-t for c in y for t in two_prod(c, q)))
 
 
-def exactly(arguments: Arguments, towards_zero: bool) -> Components:
+def exactly(arguments: tuple[Components, ...], towards_zero: bool) -> Components:
     """Return four components of the exact remainder, the whole quotient, and 1 if correct, else 0.
 
     Let q be floor(x0 / y0) of magnitudes. The quotient of the leading components has a relative
@@ -106,7 +104,7 @@ def exactly(arguments: Arguments, towards_zero: bool) -> Components:
 
 
 def _of(towards_zero: bool) -> Step:
-    def compute(arguments: Arguments, fmt: Format, count: int) -> Components:
+    def compute(arguments: tuple[Components, ...], fmt: Format, count: int) -> Components:
         x, y = (enter(v, fmt) for v in arguments)
         return exactly((x, y), towards_zero)
 
@@ -117,8 +115,10 @@ def _of(towards_zero: bool) -> Step:
 _STEPS = {towards_zero: _of(towards_zero) for towards_zero in (True, False)}
 
 
-def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
-    x, y = (tuple(c.contiguous() for c in v) for v in arguments)
+def _modulo(
+    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool
+) -> Components:
+    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms)
     *exact, _, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
@@ -175,9 +175,11 @@ def quotient(
     return (math.copysign(0.0, sign), *(math.copysign(0.0, x),) * (terms - 1))
 
 
-def _quotients(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
+def _quotients(
+    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool
+) -> Components:
     """Use the exact remainder's quotient if it is small, else integers."""
-    x, y = (tuple(c.contiguous() for c in v) for v in arguments)
+    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms, quotient)
     *_, whole, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
@@ -221,42 +223,42 @@ def _of_rows(
     return tuple(t[:, k].reshape(x[0].shape) for k in range(terms))
 
 
-@function("x", "y")
-def fmod(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", "y", fused=False)
+def fmod(x: Components, y: Components, fmt: Format, terms: int) -> Components:
     """Return x - y trunc(x/y), with the sign of x; NaN for infinite x or y = 0.
 
     A zero has the sign of x. The result is exact except for the rounding to its components.
     Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
     floats. Others take integers on the CPU, some microseconds per element.
     """
-    return _modulo(arguments, fmt, terms, True)
+    return _modulo(x, y, fmt, terms, True)
 
 
-@function("x", "y")
-def remainder(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", "y", fused=False)
+def remainder(x: Components, y: Components, fmt: Format, terms: int) -> Components:
     """Return x - y floor(x/y), with the sign of y; NaN for infinite x or y = 0.
 
     A zero has the sign of x. The result is exact except for the rounding to its components.
     Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
     floats. Others take integers on the CPU, some microseconds per element.
     """
-    return _modulo(arguments, fmt, terms, False)
+    return _modulo(x, y, fmt, terms, False)
 
 
-@function("x", "y")
-def floor_quotient(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", "y", fused=False)
+def floor_quotient(x: Components, y: Components, fmt: Format, terms: int) -> Components:
     """Return x / y rounded down: the nearest expansion of floor(x / y), from the exact quotient.
 
     Quotients below 2**(p - 4) of numbers in normal range take some sums of floats. Others take
     integers on the CPU, some microseconds per element.
     """
-    return _quotients(arguments, fmt, terms, False)
+    return _quotients(x, y, fmt, terms, False)
 
 
-@function("x", "y")
-def trunc_quotient(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function("x", "y", fused=False)
+def trunc_quotient(x: Components, y: Components, fmt: Format, terms: int) -> Components:
     """Return x / y rounded towards zero: the nearest expansion of trunc(x / y).
 
     See `floor_quotient`.
     """
-    return _quotients(arguments, fmt, terms, True)
+    return _quotients(x, y, fmt, terms, True)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
-from mcf.elementary.tables import TERMS, Components, constant
-from mcf.elementary.working import head
+from mcf.elementary.tables import TERMS, Components, constant, lookup
+from mcf.elementary.working import beside, exponent, head, power
+from mcf.kernels.formats import format_of
 
 # Bits beyond the working precision, so that roundings of high terms do not accumulate.
 _GUARD = 8
 # Lower bound of the bits by which terms of a series at a node fall per degree.
 FALL = 6.0
+# Nodes of a table in each octave.
+STEPS = 32
 
 
 def polynomial(
@@ -106,6 +112,92 @@ def at_node(
 def absorbed(k: int, terms: int, first: int | None = 0) -> bool:
     """Return whether `at_node` adds the coefficient of degree k by `absorb`."""
     return first is not None and k >= first and adding(k * FALL)(terms)
+
+
+class Nodes(NamedTuple):
+    """A table of Taylor series at nodes, [components, nodes * degrees], contiguous per node.
+
+    Attributes:
+        name: of the table.
+        octaves: there are 32 nodes in each octave.
+        degrees: coefficients per node.
+        first: the exponent of the first octave; None if [0, 1) comes before that of 1.
+        spare: bits by which all terms are larger than 2**(-FALL k).
+        steep: the degree from which on coefficients are at least twice the sum of the next ones.
+        more: degrees beyond those that are needed if terms fall by `FALL` bits each.
+    """
+
+    name: str
+    octaves: int
+    degrees: int
+    first: int | None = None
+    spare: float = 0.0
+    steep: int = 0
+    more: int = 2
+
+    def degree(self, terms: int) -> int:
+        """Return the degree that `terms` components need."""
+        needed = int((working().format.p * terms + _GUARD + self.spare) / FALL) + self.more
+        return min(self.degrees - 1, needed)
+
+    def components(self, terms: int, k: int) -> int:
+        """Return the components in which the coefficient of degree k is added."""
+        p = working().format.p
+        return min(terms, max(1, -int(-(p * terms + _GUARD + self.spare - k * FALL) // p)))
+
+    def at(self, z: Components, terms: int) -> Components:
+        """Evaluate the series at the nearest node for an expansion z."""
+        if self.first is None:
+            octave = (exponent(z[0]) + 1).clamp(0, self.octaves - 1)
+            below = (octave - 1).clamp(min=0)
+            width, start = power(below - 5), torch.where(octave == 0, 0.0, power(below))
+        else:
+            octave = exponent(z[0]).clamp(self.first, self.first + self.octaves - 1)
+            start = power(octave)
+            width = start * (1 / STEPS)
+        j = ((z[0] - start) / width).floor().clamp(0, STEPS - 1)
+        v = beside(z, start + width * (j + 0.5), terms)
+        v = tuple(c * (2.0 / width) for c in v)
+        row = octave if self.first is None else octave - self.first
+        return self.about(row * STEPS + j.to(torch.int64), v)
+
+    def about(self, node: Tensor, v: Components) -> Components:
+        """Evaluate the series at nodes by their numbers, for |v| <= 1."""
+        row, terms = node * self.degrees, len(v)
+        return at_node(
+            v,
+            self.degree(terms),
+            lambda k, count: lookup(self.name, row + k, count),
+            lambda k: self.components(terms, k),
+            self.steep,
+        )
+
+
+def power_series(q: Any, coefficient: Callable[[int], Fraction], most: Fraction) -> Any:
+    """Return c_0 + c_1 q + c_2 q^2 + ... for |q| <= most, by Horner's rule in the format of q.
+
+    Args:
+        q: an expansion tensor.
+        coefficient: returns c_k. Terms at q = `most` must at least halve from one to the next.
+        most: the largest argument.
+    """
+    least = abs(coefficient(0)) / 2 ** (format_of(q.dtype).p * q.terms + _GUARD)
+    found = [coefficient(0)]
+    while abs(found[-1]) * most ** (len(found) - 1) > least:
+        found.append(coefficient(len(found)))
+    total: Any = found.pop()
+    for c in reversed(found):
+        total = total * q + c
+    return total
+
+
+def spherical_weight(q: Any) -> Any:
+    """Return (sin(t) / t - cos(t)) / t^2 for q = t^2 <= 1: sum of (-q)^k (2 k + 2) / (2 k + 3)!."""
+    return power_series(
+        q,
+        lambda k: Fraction((-1) ** k * (2 * k + 2), math.factorial(2 * k + 3)),
+        Fraction(1),
+    )
 
 
 def scaled(x: Components, factor: float) -> Components:

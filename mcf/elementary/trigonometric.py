@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mcf.elementary import angle_reduction, angles, fixed
+from mcf.elementary import angles, fixed
 from mcf.elementary import arithmetic as ex
+from mcf.elementary.angles import atan2_error, rest_of, sin_cos_error
+from mcf.elementary.declarations import (
+    COMPOSED,
+    Composed,
+    Real,
+    composed,
+    inverse,
+    one_plus_square,
+    root_of,
+)
+from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant
@@ -21,7 +31,6 @@ from mcf.elementary.working import (
     leave,
     mantissa,
     minus,
-    rare,
     sanitized,
     scale_all,
     select,
@@ -32,105 +41,11 @@ from mcf.elementary.working import (
 )
 from mcf.kernels.formats import FP64, Format
 
-Arguments = tuple[Components, ...]
-
-# Up to this the argument is its own remainder: the reduction would find q = 0.
-_REDUCED = 0.78125
-
-
-class _Rest(NamedTuple):
-    """The difference of a finite angle and the nearest multiple of pi/2.
-
-    Attributes:
-        quadrant: 0 to 3.
-        r: components.
-        lifted: components of r 2**-k, none of which underflows.
-        k: 0 in float64.
-    """
-
-    quadrant: Tensor
-    r: Components
-    lifted: Components
-    k: Tensor
-
-
-def _rest(y: Components, fmt: Format, terms: int, count: int, *, full: bool = False) -> _Rest:
-    """Reduce an angle; `full` keeps all bits of a tiny remainder in float32, too."""
-    r, q = head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
-    lifted, k = r, q
-    size = y[0].abs()
-    if working().format is FP64:
-        medium = (size >= _REDUCED) & (size <= angle_reduction.MEDIUM)
-        if bool(medium.any()):
-            near = sanitized(y, medium, 1.0)
-            turned, reduced = angle_reduction.medium(near, fmt, terms, count)
-            q, r = torch.where(medium, turned, q), select(medium, reduced, r)
-        large = size > angle_reduction.MEDIUM
-        wanted = rare(large)
-    else:
-        # In float32 all larger arguments use the digits of 1/(2 pi).
-        large = size > _REDUCED
-        wanted = bool(large.any())
-    if wanted:
-        turned, above, e = angle_reduction.quarter_turns(y, fmt, terms, count, full=full)
-        q = torch.where(large, turned, q)
-        if working().format is FP64:
-            r = select(large, above, r)
-            return _Rest(q, r, r, k)
-        lifted, k = select(large, above, r), torch.where(large, e, 0)
-        r = scale_all(lifted, k)
-    return _Rest(q, r, r if working().format is FP64 else lifted, k)
-
 
 def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
     y = enter(x, fmt)
     finite = y[0].isfinite()
     return sanitized(y, finite, 0.0), finite
-
-
-@function("x")
-def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Return the sine; angles of any size are reduced exactly; NaN at infinities."""
-    (x,) = arguments
-    y, finite = _prepared(x, fmt)
-    w = working_terms(fmt, terms)
-    q, r, *_ = _rest(y, fmt, terms, w)
-    result = signed(angles.Angle(r).one((q & 1) == 1), sign_of(q >= 2))
-    result = select(y[0].abs() < working().tiny, head(y, w), result)
-    out = special(~finite, math.nan, leave(result, fmt, terms))
-    return special(x[0] == 0, x[0], out)
-
-
-@function("x")
-def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Return the cosine; angles of any size are reduced exactly; NaN at infinities."""
-    (x,) = arguments
-    y, finite = _prepared(x, fmt)
-    q, r, *_ = _rest(y, fmt, terms, working_terms(fmt, terms))
-    result = signed(angles.Angle(r).one((q & 1) == 0), sign_of((q == 1) | (q == 2)))
-    return special(~finite, math.nan, leave(result, fmt, terms))
-
-
-@function("x")
-def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Return tan x = sin x / cos x; angles of any size are reduced exactly; NaN at infinities."""
-    (x,) = arguments
-    y, finite = _prepared(x, fmt)
-    w = working_terms(fmt, terms)
-    rest = _rest(y, fmt, terms, w, full=True)
-    s, c = angles.Angle(rest.r).both()
-    odd, tiny = (rest.quadrant & 1) == 1, y[0].abs() < working().tiny
-    k = rest.k
-    if working().format is not FP64:
-        # A remainder that equals its sine is used before its scaling.
-        near = rest.r[0].abs() < working().tiny
-        s = select(near, rest.lifted, s)
-        k = torch.where(near, torch.where(odd, -k, k), 0)
-    s = special(tiny, 1.0, s)
-    result = ex.div(select(odd, minus(c), s), select(odd, s, c))
-    result = select(tiny, head(y, w), result)
-    out = special(~finite, math.nan, leave(result, fmt, terms, k))
-    return special(x[0] == 0, x[0], out)
 
 
 def _polar(
@@ -189,21 +104,6 @@ def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Co
     return special(nan, math.nan, out)
 
 
-@function("y", "x")
-def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Return the angle of the point (x, y), in [-pi, pi]; quadrants and signed zeros as in C99."""
-    y, x = arguments
-    return _angle(y, x, fmt, terms)
-
-
-@function("x")
-def atan(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """Return the arc tangent, in [-pi/2, pi/2]."""
-    (x,) = arguments
-    one = torch.ones_like(x[0])
-    return _angle(x, head((one,), terms), fmt, terms)
-
-
 def _cofactor(y: Components, count: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
     one, raised = torch.ones_like(y[0]), working().raised
@@ -228,10 +128,111 @@ def _pi_part(part: Fraction, like: Tensor, fmt: Format, terms: int) -> Component
     return leave(tuple(c.expand(like.shape) for c in value), fmt, terms)
 
 
-@function("x")
-def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
+def cofactor_error(e: Steps) -> float:
+    """Return the error of sqrt((1 - x) (1 + x))."""
+    return e.sqrt() + (2 * e.collect() + e.mul()) / 2
+
+
+def tan_error(e: Steps) -> float:
+    """Return the error of sin / cos."""
+    return sum(sin_cos_error(e)) + e.div()
+
+
+def _asin_slope_error(real: Real) -> float:
+    inside = composed(real("add"), real("add"), real("mul"))
+    return composed(inverse(composed(root_of(inside), real("sqrt"))), real("reciprocal"))
+
+
+# 1 - x^2 cancels near |x| = 1; the product of 1 - x and 1 + x does not.
+COMPOSED["asin_1"] = Composed(
+    lambda x, of: 1 / ((1 - x) * (1 + x)).sqrt(),
+    lambda x, of: x * (of.asin_1(x) / ((1 - x) * (1 + x))),
+)
+
+
+@function("x", torch=("sin",), bound=lambda e: max(sin_cos_error(e)), worst=1.03, slope=("cos",))
+def sin(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the sine; angles of any size are reduced exactly; NaN at infinities."""
+    y, finite = _prepared(x, fmt)
+    w = working_terms(fmt, terms)
+    q, r, *_ = rest_of(y, fmt, terms, w)
+    result = signed(angles.Angle(r).one((q & 1) == 1), sign_of(q >= 2))
+    result = select(y[0].abs() < working().tiny, head(y, w), result)
+    out = special(~finite, math.nan, leave(result, fmt, terms))
+    return special(x[0] == 0, x[0], out)
+
+
+@function("x", torch=("cos",), bound=lambda e: max(sin_cos_error(e)), worst=0.88, slope=("sin",))
+def cos(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the cosine; angles of any size are reduced exactly; NaN at infinities."""
+    y, finite = _prepared(x, fmt)
+    q, r, *_ = rest_of(y, fmt, terms, working_terms(fmt, terms))
+    result = signed(angles.Angle(r).one((q & 1) == 0), sign_of((q == 1) | (q == 2)))
+    return special(~finite, math.nan, leave(result, fmt, terms))
+
+
+@function(
+    "x",
+    torch=("tan",),
+    bound=tan_error,
+    worst=1.19,
+    slope=lambda real: one_plus_square(real("tan"), real),
+)
+def tan(x: Components, fmt: Format, terms: int) -> Components:
+    """Return tan x = sin x / cos x; angles of any size are reduced exactly; NaN at infinities."""
+    y, finite = _prepared(x, fmt)
+    w = working_terms(fmt, terms)
+    rest = rest_of(y, fmt, terms, w, full=True)
+    s, c = angles.Angle(rest.r).both()
+    odd, tiny = (rest.quadrant & 1) == 1, y[0].abs() < working().tiny
+    k = rest.k
+    if working().format is not FP64:
+        # A remainder that equals its sine is used before its scaling.
+        near = rest.r[0].abs() < working().tiny
+        s = select(near, rest.lifted, s)
+        k = torch.where(near, torch.where(odd, -k, k), 0)
+    s = special(tiny, 1.0, s)
+    result = ex.div(select(odd, minus(c), s), select(odd, s, c))
+    result = select(tiny, head(y, w), result)
+    out = special(~finite, math.nan, leave(result, fmt, terms, k))
+    return special(x[0] == 0, x[0], out)
+
+
+@function(
+    "y",
+    "x",
+    bound=atan2_error,
+    worst=4.12,
+    slope=lambda real: composed(inverse(composed(real("mul"), real("add"))), real("div")),
+)
+def atan2(y: Components, x: Components, fmt: Format, terms: int) -> Components:
+    """Return the angle of the point (x, y), in [-pi, pi]; quadrants and signed zeros as in C99."""
+    return _angle(y, x, fmt, terms)
+
+
+@function(
+    "x",
+    torch=("atan",),
+    bound=atan2_error,
+    worst=0.88,
+    slope=lambda real: composed(inverse(one_plus_square(0.0, real)), real("div")),
+)
+def atan(x: Components, fmt: Format, terms: int) -> Components:
+    """Return the arc tangent, in [-pi/2, pi/2]."""
+    one = torch.ones_like(x[0])
+    return _angle(x, head((one,), terms), fmt, terms)
+
+
+@function(
+    "x",
+    torch=("asin", "arcsin"),
+    bound=lambda e: atan2_error(e, cofactor_error(e)),
+    worst=1.07,
+    derivative=lambda x, of: of.asin_1(x),
+    slope=_asin_slope_error,
+)
+def asin(x: Components, fmt: Format, terms: int) -> Components:
     """Return the arc sine, in [-pi/2, pi/2]; NaN for |x| > 1."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     inside, edge = _inside(y)
     down = torch.signbit(y[0])
@@ -246,10 +247,16 @@ def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(x[0] == 0, x[0], out)
 
 
-@function("x")
-def acos(arguments: Arguments, fmt: Format, terms: int) -> Components:
+@function(
+    "x",
+    torch=("acos", "arccos"),
+    bound=lambda e: atan2_error(e, cofactor_error(e)),
+    worst=1.36,
+    derivative=lambda x, of: -of.asin_1(x),
+    slope=_asin_slope_error,
+)
+def acos(x: Components, fmt: Format, terms: int) -> Components:
     """Return the arc cosine, in [0, pi]; NaN for |x| > 1."""
-    (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     inside, edge = _inside(y)
     left = torch.signbit(y[0])

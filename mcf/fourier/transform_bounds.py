@@ -23,8 +23,8 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.complexes.complex_bounds import composed
 from mcf.complexes.complex_bounds import mul as product
+from mcf.elementary.declarations import composed
 from mcf.fourier.transform import PRIME, chirps, convolution, radices
 from mcf.kernels.bounds import Guarantee
 

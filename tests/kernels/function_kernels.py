@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 from mcf.elementary import fused
-from mcf.elementary.operator import IN_FLOAT32
+from mcf.elementary.operator import IN_FLOAT32, with_kernels
 from mcf.kernels import complex_operators, operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, FP32, FP64
@@ -22,7 +22,7 @@ def elementary_kernels() -> dict[str, Callable[[], Elementwise]]:
     By name what makes them: to write down the formulas of all takes seconds.
     """
     found = {}
-    names = [*sorted(fused.FUNCTIONS), *(f"complex_{n}" for n in sorted(fused.COMPLEX)), *POWERS]
+    names = [*with_kernels(), *with_kernels(2), *POWERS]
     for n in names:
         terms = [2] * len(fused.PROGRAMS[n].arguments)
         name = f"{n}_{''.join(map(str, terms))}"

@@ -19,66 +19,24 @@ from flint import arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.elementary import airy, airy_tables, bessel_jy, gamma, special_bounds, tables
-from mcf.elementary.airy_tables import ZEROS, asymptotic
+from mcf.elementary import airy, bessel_jy, tables
+from mcf.elementary.airy import ZEROS, asymptotic
 from mcf.elementary.format import computing_in
 from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls, inputs
 from tests.helpers.everyday import everyday
-from tests.helpers.executors import assert_numba_agrees
-from tests.helpers.special import REFERENCE, climbed, full, part
+from tests.helpers.special import REFERENCE, climbed, part
 from tests.helpers.zeros import assert_no_expansion_is_nearer, ball, components
 
 _SLOW = pytest.mark.slow
 NAMES = airy.NAMES
-_SOMETIMES = [NAMES[0], pytest.param(NAMES[1], marks=_SLOW)]
 FORMATS = (BF16, FP16, FP32, FP64)
 PROGRAMS: dict[str, Callable[..., Components]] = {
     "airy_ai": airy.airy_ai,
     "airy_ai_1": airy.airy_ai_1,
 }
-# Both sides of each branch and of intervals, beside zeros, and where exp(-zeta) is smallest.
-POINTS = (
-    -(2.0**-70), 2.0**-70, 0.28125, -0.28125, 0.9999, 1.0001, 3.0, 4.0, 15.75, 27.5, 55.0, 71.3,
-    84.0, 99.0, -0.99, -1.0188, -1.5, -1.9, -2.3381, -2.8, -3.0, -3.2482, -4.0879, -9.5, -31.25,
-    -63.8429, -63.99, -64.01, -100.5, -270.25,
-)  # fmt: skip
-
-
-def _given(fmt: Format, terms: int) -> Components:
-    return full(POINTS, fmt, terms)
-
-
-def _worst(name: str, fmt: Format = FP64, terms: int = 4) -> float:
-    x = _given(fmt, terms)
-    return max(part(name, fmt, x, PROGRAMS[name](x)))
-
-
-@pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("name", _SOMETIMES)
-def test_branches(name: str) -> None:
-    assert 0 < _worst(name, FP64, 2) <= 1
-
-
-@_SLOW
-@pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("name", NAMES)
-def test_branches_of_other_formats(name: str) -> None:
-    for fmt, terms in ((FP64, 4), (FP64, 1), (FP64, 3), (FP32, 3), (BF16, 2), (FP16, 4)):
-        assert 0 < _worst(name, fmt, terms) <= 1, (fmt.name, terms)
-
-
-@_SLOW
-@pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("name", NAMES)
-def test_in_float32_registers(name: str) -> None:
-    with mcf.registers("float32"):
-        for fmt, terms in ((FP32, 1), (FP32, 2), (FP32, 4), (BF16, 2)):
-            assert 0 < _worst(name, fmt, terms) <= 1, (fmt.name, terms)
-            for (x,) in inputs(name, fmt, terms, 100, seed=terms):
-                assert max(part(name, fmt, x, PROGRAMS[name](x))) <= 1, (fmt.name, terms)
 
 
 @_SLOW
@@ -96,13 +54,6 @@ def test_error_of_many_slopes(fmt: Format, terms: int) -> None:
 def test_error_of_the_slope_found_by_climbing() -> None:
     for fmt, terms in ((FP64, 4), (FP64, 2), (FP32, 4)):
         assert 0 < climbed("airy_ai_1", airy.airy_ai_1, fmt, terms) <= 1
-
-
-@_SLOW
-@pytest.mark.parametrize("terms", [1, 2, 4])
-@pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
-def test_executors_agree_on_the_slope(fmt: Format, terms: int) -> None:
-    assert_numba_agrees(airy.airy_ai_1, _given(fmt, terms))
 
 
 @pytest.mark.usefixtures("on_torch")
@@ -138,7 +89,7 @@ def test_coefficients() -> None:
 def _zeros(m: int) -> list[Fraction]:
     """As they are kept, and not the points between them."""
     kept = tables.table(f"{NAMES[m]}_points", torch.device("cpu")).T.tolist()
-    low = airy_tables.LOW[m]
+    low = airy.LOW[m]
     return [
         sum(map(Fraction, row)) for k, row in enumerate(kept) if k >= len(low) or low[k][1] is None
     ]
@@ -177,7 +128,7 @@ def test_next_to_zeros(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("m", [0, pytest.param(1, marks=_SLOW)])
 def test_every_float_has_the_row_of_an_interval_around_it(m: int) -> None:
-    """And rows ascend, so that `mcf.elementary.airy_bounds` knows them by their ends."""
+    """And rows ascend, so that `the bounds` knows them by their ends."""
     a = torch.arange(-(1 << 12), (64 << 12) + 1, dtype=torch.float64) / (1 << 12)
     row = airy.row_of(m, a)
     assert bool((row.diff() >= 0).all())
@@ -186,44 +137,6 @@ def test_every_float_has_the_row_of_an_interval_around_it(m: int) -> None:
     points = tables.table(f"{NAMES[m]}_points", torch.device("cpu"))[0]
     # The coefficients of a row fall for these distances.
     assert bool(((a - points[row.long()]).abs() * a.clamp(min=1).sqrt() < 1.9).all())
-
-
-def _without_last(found: Components) -> Components:
-    return (*found[:3], *(torch.zeros_like(c) for c in found[3:]))
-
-
-MUTANTS = ("zeta", "nodes", "rows", "degree of nodes", "degree of rows", "asymptotic")
-
-
-@_SLOW
-@pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("broken", MUTANTS)
-@pytest.mark.parametrize("name", NAMES)
-def test_mutants_break_the_bound(name: str, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _worst(name) <= 1
-    special_bounds.derived(name, FP64, 4)
-    if broken == "zeta":
-
-        def rounded(a: Components, terms: int) -> airy.Phase:
-            s = airy.ex.sqrt(a[:terms])
-            two_thirds = tables.constant(Fraction(2, 3), terms, a[0].device)
-            return airy.Phase(s, airy.ex.mul(airy.ex.mul(a[:terms], s), two_thirds))
-
-        monkeypatch.setattr(airy, "phase", rounded)
-    elif broken in ("nodes", "rows"):
-        module: Any = gamma if broken == "nodes" else bessel_jy
-        whole = module.lookup
-        monkeypatch.setattr(module, "lookup", lambda *given: _without_last(whole(*given)))
-    elif broken.startswith("degree"):
-        module = gamma if broken.endswith("nodes") else bessel_jy
-        needed = module.degree_needed
-        fewer = 12 if module is gamma else 18
-        monkeypatch.setattr(module, "degree_needed", lambda *given: needed(*given) - fewer)
-    else:
-        whole_series = airy.series.polynomial
-        few = lambda x, bits, c, *of: (*whole_series(x[:2], bits, c, *of), x[2] * 0, x[3] * 0)  # noqa: E731
-        monkeypatch.setattr(airy.series, "polynomial", few)
-    assert _worst(name) > 1
 
 
 @_SLOW

@@ -1,7 +1,7 @@
-"""Bessel functions: special values as torch has them, derivatives, torch's names.
+"""Bessel functions: special values as torch has them, zeros, higher derivatives, torch's names.
 
-Errors and what their bounds catch are in `test_special_functions.py` and `test_special_mutants.py`.
-Caught mutants: a derivative's sign, an order for another, a number where torch has none.
+Errors, and mutants that their bounds catch, are in `test_special_functions.py` and
+`test_special_branches.py`. Caught mutants: an order for another, a number where torch has none.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flint import arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.elementary import bessel_jy, tables
+from mcf.elementary import bessel_jy, bessel_slopes, tables
 from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
 from tests.helpers.everyday import everyday
-from tests.helpers.special import REFERENCE, often, part
+from tests.helpers.special import REFERENCE, bessel_slope, often, part
 from tests.helpers.zeros import assert_no_expansion_is_nearer, ball, components
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
@@ -59,29 +59,6 @@ def test_special_values(name: str, fmt: Format) -> None:
         assert torch.equal(kind(ours[0]), kind(theirs)), kind.__name__
     assert all(bool((c[~theirs.isfinite()] == 0).all()) for c in ours[1:])
     assert ours[0][x == math.inf].view(torch.uint8).any() == theirs[x == math.inf].isnan().any()
-
-
-def _slope(name: str, x: arb) -> tuple[arb, arb]:
-    """The derivative and the sum of the magnitudes of its terms."""
-    if name == "spherical_bessel_j0":
-        return (x.cos() - REFERENCE[name](x)) / x, 2 / abs(x)
-    end = name[2:]
-    zero, one = (REFERENCE[f"{name[0]}{order}{end}"](x) for order in (0, 1))
-    terms = {"0": [-one], "1": [-zero if name[0] == "k" else zero, -one / x]}[name[1]]
-    if end:
-        terms.append(REFERENCE[name](x))
-    return sum(terms, arb(0)), sum((abs(t) for t in terms), arb(0))
-
-
-@pytest.mark.parametrize("name", everyday(NAMES, ["j0"]))
-def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctx, "prec", 512)
-    x: Any = mcf.tensor(["0.3", "2.7", "300.1", "1e-20"], dtype=torch.float64)
-    (slope,) = torch.autograd.grad(getattr(mcf, name)(x.requires_grad_()).sum(), x)
-    for ours, v in zip(balls(slope.components), balls(x.detach().components), strict=True):
-        exact, size = _slope(name, v)
-        # Three functions, a quotient and two sums.
-        assert abs(ours - exact) <= size * arb(2) ** -102
 
 
 def _zeros(name: str) -> list[Fraction]:
@@ -136,3 +113,83 @@ def test_transforms_to_which_they_are_constants(name: str) -> None:
             transform()
     mapped = torch.func.vmap(function)(x)
     assert all(map(torch.equal, mapped.components, function(x).components))
+
+
+def _program(name: str) -> Any:
+    kind, m = name.split("_")
+    return bessel_slopes.slope(kind, int(m))
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_special_values_of_derivatives() -> None:
+    """At 0 the mean of both sides, as torch's derivative of i0e has sign(0) = 0."""
+    x = (torch.tensor([0.0, torch.inf, -torch.inf, torch.nan], dtype=torch.float64),)
+    for name, at in ("i0e_1", 0.0), ("i1e_1", 0.5), ("k0e_1", -torch.inf):
+        (found,) = _program(name)(x)
+        assert found[:2].tolist() == [at, 0]
+        assert found[3].isnan()
+        assert found[2].isnan() if name[0] == "k" else found[2] == 0
+    assert bessel_slopes._at_zero(0, 2) == 1.5
+    assert bessel_slopes._at_zero(1, 3) == 0.5 * 3.75
+
+
+def test_zeros_of_derivatives() -> None:
+    """A change of sign within 2^-600, by the reference."""
+    before, ctx.prec = ctx.prec, 1400
+    try:
+        for m in (1, 4):
+            z = bessel_slopes.zero_of(m)
+            ends = [
+                REFERENCE[f"i1e_{m}"](arb(z.numerator) / arb(z.denominator) + s * arb(2) ** -600)
+                for s in (-1, 1)
+            ]
+            assert ends[0] * ends[1] < 0
+    finally:
+        ctx.prec = before
+
+
+FUNCTIONS = {
+    "i0e": torch.special.i0e,
+    "i1e": torch.special.i1e,
+    "k0e": torch.special.scaled_modified_bessel_k0,
+    "k1e": torch.special.scaled_modified_bessel_k1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("kind", everyday(["i0e", "i1e", "k0e", "k1e"], ["k1e"]))
+def test_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First and second derivatives to 6 u^2: half a unit each, and the sum of two for k1e.
+
+    Differences of the functions lose a factor of x of them, of x^2 for the second: at 2^60 all.
+    """
+    monkeypatch.setattr(ctx, "prec", 900)
+    x: Any = mcf.tensor([0.4375, 1.5451272, 40.0, 3e4, 2.0**60], 2, torch.float64)
+    x = (x * mcf.tensor("0.98765432109876543210987654321", 2, torch.float64)).requires_grad_()
+    (slope,) = torch.autograd.grad(FUNCTIONS[kind](x).sum(), x, create_graph=True)
+    (curve,) = torch.autograd.grad(slope.sum(), x)
+    for m, found in (1, slope), (2, curve):
+        pairs = zip(balls(x.detach().components), balls(found.detach().components), strict=True)
+        for v, ours in pairs:
+            exact = REFERENCE[f"{kind}_{m}"](v)
+            assert abs(ours - exact) <= abs(exact) * 6 * arb(2) ** -106, (m, v.str(10))
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("kind", ["i1e", "k0e"])
+def test_derivatives_beyond_the_last_program(kind: str) -> None:
+    """By the differential equation: a factor of x and some binomials are lost an order."""
+    x: Any = mcf.tensor([0.75, 3.0], 2, torch.float64).requires_grad_()
+    value = FUNCTIONS[kind](x)
+    for _ in range(6):
+        (value,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    before, ctx.prec = ctx.prec, 900
+    try:
+        pairs = zip(balls(x.detach().components), balls(value.detach().components), strict=True)
+        for v, ours in pairs:
+            exact = bessel_slope(kind, int(kind[1]), 6, v)
+            assert abs(ours - exact) <= abs(exact) * arb(2) ** -90
+    finally:
+        ctx.prec = before

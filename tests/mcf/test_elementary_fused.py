@@ -17,8 +17,10 @@ from torch import Tensor
 
 import mcf.elementary
 from mcf.elementary import formula_recording, fused
+from mcf.elementary.declarations import Program
 from mcf.elementary.format import computing_in
 from mcf.elementary.formula_recording import UnrecordableError
+from mcf.elementary.operator import with_kernels
 from mcf.elementary.tables import Components, table
 from mcf.kernels import BF16, FP16, FP32, FP64, exact, registry
 from mcf.kernels.elementwise import Elementwise, Field
@@ -113,14 +115,14 @@ def check(
 
 @pytest.mark.sampled(every=72)
 @pytest.mark.parametrize("fmt", [FP64, FP32, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", everyday(sorted(fused.FUNCTIONS), often))
+@pytest.mark.parametrize("name", everyday(with_kernels(), often))
 def test_formula_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     check(name, fmt, 2, "torch")
 
 
 @pytest.mark.sampled(every=114)
 @pytest.mark.parametrize("fmt", [FP32, FP64, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", everyday(sorted(fused.FUNCTIONS), often))
+@pytest.mark.parametrize("name", everyday(with_kernels(), often))
 def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     pytest.importorskip("triton", reason="triton has wheels for Linux only")
     check(name, fmt, 2, "triton")
@@ -137,7 +139,7 @@ _FAST = [("exp", FP32, 2), ("sin", FP32, 2)]
 @pytest.mark.sampled(slow=9)
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
-    everyday([(n, f, t) for n in sorted(fused.FUNCTIONS) for f, t in _SHAPES], _FAST),
+    everyday([(n, f, t) for n in with_kernels() for f, t in _SHAPES], _FAST),
     ids=lambda c: getattr(c, "name", str(c)),
 )
 def test_compiled_loop_has_the_bits_of_the_program(name: str, fmt: Format, terms: int) -> None:
@@ -146,7 +148,7 @@ def test_compiled_loop_has_the_bits_of_the_program(name: str, fmt: Format, terms
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", [BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", sorted(fused.FUNCTIONS - {"atan2", "hypot", "pow"}))
+@pytest.mark.parametrize("name", sorted({*with_kernels()} - {"atan2", "hypot", "pow"}))
 def test_every_number_of_16_bits(name: str, fmt: Format) -> None:
     """Of one component, with all infinities, zeros and NaN, through the public function."""
     x = (torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(fmt.dtype),)
@@ -182,7 +184,7 @@ def test_a_launch_runs_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     fused.kernel("exp", FP32, 2, register=FP64)
     with registry.executor("torch"):
         expected = mcf.elementary.exp(x)
-    monkeypatch.setitem(fused.PROGRAMS, "exp", fused.Program(None, ("x",)))  # type: ignore[arg-type]
+    monkeypatch.setitem(fused.PROGRAMS, "exp", Program(None, ("x",)))  # type: ignore[arg-type]
     with registry.executor("numba"):
         found = mcf.elementary.exp(x)
     assert [c.tolist() for c in found] == [c.tolist() for c in expected]

@@ -17,11 +17,11 @@ import torch
 
 import mcf.elementary
 from mcf.elementary import (
-    angle_reduction,
     angles,
     arithmetic,
     error,
     exponential,
+    gelu_forms,
     logarithm,
     series,
     tables,
@@ -86,8 +86,8 @@ def test_products_without_their_last_component(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("sin", angle_reduction),
-        ("tan", angle_reduction),
+        ("sin", angles),
+        ("tan", angles),
         ("log10", logarithm),
         ("log2", logarithm),
         ("acos", trigonometric),
@@ -95,7 +95,7 @@ def test_products_without_their_last_component(name: str, monkeypatch: pytest.Mo
         ("atan2", trigonometric),
         ("erf", error),
         ("gelu", error),
-        ("gelu_tanh", error),
+        ("gelu_tanh", gelu_forms),
         ("normal_cdf", error),
         ("normal_pdf", error),
     ],
@@ -130,7 +130,7 @@ def test_a_constant_cut(
         ("sin", "sines", angles),
         ("cos", "cosines", angles),
         ("atan", "arctangents", angles),
-        ("erf", "erfcx_series", error),
+        ("erf", "erfcx_series", series),
     ],
 )
 def test_a_table_cut(
@@ -152,8 +152,8 @@ def test_a_table_cut(
     [
         ("exp", "exp_chunks", exponential, 2),
         ("cosh", "exp_chunks", exponential, 2),
-        ("tan", "half_pi_chunks", angle_reduction, 2),
-        ("cos", "turn_limbs", angle_reduction, tables.LIMBS_BEFORE + 5),
+        ("tan", "half_pi_chunks", angles, 2),
+        ("cos", "turn_limbs", angles, angles.LIMBS_BEFORE + 5),
     ],
 )
 def test_a_wrong_constant_of_a_reduction(
@@ -189,7 +189,7 @@ def test_angles_not_reduced_far_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     def bits(fmt: Format, terms: int, working: int, *, full: bool = False) -> int:
         return 53 * working
 
-    monkeypatch.setattr(angle_reduction, "bits_needed", bits)
+    monkeypatch.setattr(angles, "bits_needed", bits)
     assert _fails("sin")
 
 

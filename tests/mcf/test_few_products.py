@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.elementary import few_products
+from mcf.elementary import power
 from mcf.elementary.error_steps import Steps
 from mcf.kernels.formats import format_of
 
@@ -142,11 +142,11 @@ def test_four_components_and_other_exponents_are_pow(on_torch: None) -> None:
     """Where products have no digits to spare; and where squaring is no gain."""
     x = mcf.tensor([3, 5], 4, torch.float64) / 7
     assert torch.equal(x**3, mcf.pow(x, mcf.tensor(3, 4, torch.float64)))
-    assert not few_products.serves(4)
+    assert not power.serves(4)
     y = mcf.tensor([3, 5], 2, torch.float64) / 7
     assert torch.equal(y**17, mcf.pow(y, mcf.tensor(17, 2, torch.float64)))
     steps = Steps(3)
-    assert few_products.LARGEST * steps.mul() + steps.sqrt() + steps.div() < 2.0**-140
+    assert power.LARGEST * steps.mul() + steps.sqrt() + steps.div() < 2.0**-140
 
 
 def test_same_bits_by_one_kernel() -> None:

@@ -12,14 +12,15 @@ import torch
 
 import mcf
 from mcf.elementary import formula_recording, fused
+from mcf.elementary.declarations import Program
 from mcf.elementary.formula_recording import UnrecordableError
-from mcf.elementary.operator import IN_FLOAT32
+from mcf.elementary.operator import IN_FLOAT32, with_kernels
 from mcf.elementary.tables import Components, lookup, table
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from tests.helpers.everyday import everyday
 from tests.mcf.test_elementary_fused import check
 
-NAMES = sorted(IN_FLOAT32 & fused.FUNCTIONS)
+NAMES = sorted(IN_FLOAT32 & {*with_kernels()})
 _SHAPES = [(f, n) for f in (BF16, FP16, FP32) for n in (1, 2, 3, 4)]
 
 
@@ -69,7 +70,7 @@ def test_a_launch_runs_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         with mcf.executor("torch"):
             expected = x.exp().components
         fused.kernel("exp", FP32, 2, register=FP32)
-        gone = fused.Program(None, ("x",))  # type: ignore[arg-type]
+        gone = Program(None, ("x",))  # type: ignore[arg-type]
         monkeypatch.setitem(fused.PROGRAMS, "exp", gone)
         with mcf.executor("numba"):
             found = [x.exp().components, mcf.elementary.exp(x.components)]

@@ -19,7 +19,7 @@ import torch
 import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.elementary import angle_reduction, error, logarithm, whole_powers
+from mcf.elementary import angles, logarithm, power, series
 from mcf.elementary.function_bounds import UNDERFLOW
 from mcf.kernels.formats import BF16, FP16, FP32, Format
 from tests.helpers import assert_all_same_bits
@@ -40,12 +40,12 @@ def split(numbers: list[int | Fraction], terms: int) -> Components:
 def test_tangents_beside_poles(monkeypatch: pytest.MonkeyPatch) -> None:
     x = inputs("tan", FP32, 4, 60, 44)[2]
     assert excess("tan", FP32, 4, *x) <= 1
-    needed = angle_reduction.bits_needed
+    needed = angles.bits_needed
 
     def cut(*given: Any, full: bool = False) -> int:
         return needed(*given)
 
-    monkeypatch.setattr(angle_reduction, "bits_needed", cut)
+    monkeypatch.setattr(angles, "bits_needed", cut)
     assert excess("tan", FP32, 4, *x) > 2
 
 
@@ -53,12 +53,12 @@ def test_the_quotient_of_an_exponent_by_a_limb() -> None:
     """A product and a shift: of all exponents of either format."""
     for limb, exponents in (
         (24, range(-1074, 1000)),
-        (angle_reduction.SHORT_LIMB, range(-149, 140)),
+        (angles.SHORT_LIMB, range(-149, 140)),
     ):
-        factor = -(-angle_reduction._RECIPROCAL // limb)
+        factor = -(-angles._RECIPROCAL // limb)
         for e in exponents:
-            found = (e + angle_reduction._OFFSET) * factor >> angle_reduction._SHIFT
-            assert found - angle_reduction._OFFSET // limb == e // limb
+            found = (e + angles._OFFSET) * factor >> angles._SHIFT
+            assert found - angles._OFFSET // limb == e // limb
 
 
 @needs_mpfr
@@ -74,7 +74,7 @@ def test_powers_of_numbers_beside_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert excess("pow", FP32, 4, x, y) > 2
 
 
-def test_whole_powers_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [(3, 60), (-3, 61), (5, 40), (7, 1), (2**20 + 1, 4), (Fraction(5, 2**70), 2), (9, 12)]
     cases += [(Fraction(1, 2), 149), (4, 63), (Fraction(1, 2**100), -1), (2, -149)]
     cases += [(1 + Fraction(1, 2**40), 2), (1 + Fraction(1, 2**30), 3)]
@@ -82,7 +82,7 @@ def test_whole_powers_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     y = split([k for _, k in cases], 4)
     exact = [Fraction(b) ** k for b, k in cases]
     assert values(elementary.pow(x, y)) == exact
-    monkeypatch.setattr(whole_powers, "_BITS_OF_K", 0)
+    monkeypatch.setattr(power, "_BITS_OF_K", 0)
     assert values(elementary.pow(x, y)) != exact
 
 
@@ -93,13 +93,13 @@ def test_a_series_of_erf_that_is_a_component_short(
 ) -> None:
     x = inputs(name, FP32, 3, 60, 43)[2]
     assert excess(name, FP32, 3, *x) <= 1
-    lookup = error.lookup
+    lookup = series.lookup
 
     def short(table: str, index: Any, terms: int) -> Components:
         found = lookup(table, index, terms)
         return (*found[:2], *(torch.zeros_like(c) for c in found[2:]))
 
-    monkeypatch.setattr(error, "lookup", short)
+    monkeypatch.setattr(series, "lookup", short)
     x = inputs(name, FP32, 3, 60, 43)[1]
     assert excess("erfc" if name == "erf" else name, FP32, 3, *x) > 2
 

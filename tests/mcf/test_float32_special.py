@@ -19,13 +19,7 @@ from flint import arb, ctx
 
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.elementary import (
-    bessel_jy,
-    bessel_zeros,
-    gamma_series,
-    inverse_error,
-    special_bounds,
-)
+from mcf.elementary import bessel_jy, function_bounds, gamma_series, inverse_error
 from mcf.elementary.format import WORKING, computing_in
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.elementary.tables import Components
@@ -38,7 +32,7 @@ from tests.kernels.test_register_choice import Made
 pytestmark = pytest.mark.usefixtures("float32_registers")
 
 
-NAMES = sorted(IN_FLOAT32 & {*special_bounds.FUNCTIONS})
+NAMES = sorted(IN_FLOAT32 & {*function_bounds.SPECIAL})
 KINDS = ("j0", "j1", "y0", "y1")
 
 
@@ -130,12 +124,9 @@ def test_a_limit_of_fewer_components(
 
 
 # The zero of digamma, to four components.
-ZERO = components_of(gamma_series.digamma_zero(), FP32, 4)
+ZERO = components_of(gamma_series.zero_of_digamma(), FP32, 4)
 # Where a function takes its table from.
-MODULES = {
-    "digamma": "gamma", "erfinv": "inverse_error", "i0": "bessel", "erfcx": "error",
-    "y0": "bessel_jy",
-}  # fmt: skip
+MODULES = dict.fromkeys(("digamma", "erfinv", "i0", "erfcx"), "series") | {"y0": "bessel_jy"}
 
 
 @pytest.mark.sampled(every=2)
@@ -155,8 +146,8 @@ def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def zero_of(name: str) -> tuple[float, ...]:
     """The first zero that is kept, but 0, to four components."""
-    about = bessel_zeros.about(name[0], int(name[1]))[name[0] == "j"]
-    return components_of(Fraction(about.zero, bessel_zeros._ONE), FP32, 4)
+    about = bessel_jy.about(name[0], int(name[1]))[name[0] == "j"]
+    return components_of(Fraction(about.zero, bessel_jy._ONE), FP32, 4)
 
 
 @pytest.mark.slow

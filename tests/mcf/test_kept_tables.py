@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcf.elementary import kept, tables
+from mcf.elementary import tables
 from mcf.kernels import cache_files
 
 pytestmark = pytest.mark.skipif(not cache_files.available(), reason="no owners of files here")
@@ -35,7 +35,7 @@ class Maker:
 @pytest.mark.parametrize("name", ["exp_chunks", "turn_limbs"])
 def test_the_same_numbers_come_back(folder: Path, name: str) -> None:
     maker = Maker(tables._makers[name]())
-    first, second = kept.kept(name, maker), kept.kept(name, maker)
+    first, second = tables.kept(name, maker), tables.kept(name, maker)
     assert maker.calls == 1
     assert second.dtype == maker.made.dtype
     for found in (first, second):
@@ -46,29 +46,29 @@ def test_the_same_numbers_come_back(folder: Path, name: str) -> None:
 def test_signs_and_order_come_back(folder: Path) -> None:
     made = torch.tensor([[-0.0, 2.0**-1074], [1.0, -3.0], [2.0**1023, 0.0]], dtype=torch.float64).T
     for _ in range(2):
-        found = kept.kept("signs", lambda: made)
+        found = tables.kept("signs", lambda: made)
         assert torch.equal(found.view(torch.int64), made.contiguous().view(torch.int64))
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:-1] + b"?", lambda b: b""])
 def test_a_damaged_file_is_made_anew(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     maker = Maker(torch.tensor([1.5, 2.5], dtype=torch.float64))
-    kept.kept("numbers", maker)
+    tables.kept("numbers", maker)
     (path,) = folder.iterdir()
     path.write_bytes(damage(path.read_bytes()))
-    assert kept.kept("numbers", maker).tolist() == [1.5, 2.5]
+    assert tables.kept("numbers", maker).tolist() == [1.5, 2.5]
     assert maker.calls == 2
-    assert kept.kept("numbers", maker).tolist() == [1.5, 2.5]
+    assert tables.kept("numbers", maker).tolist() == [1.5, 2.5]
     assert maker.calls == 2
 
 
 def test_other_files_make_other_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker = Maker(torch.tensor([1.5], dtype=torch.float64))
-    kept.kept("numbers", maker)
-    monkeypatch.setattr(kept, "_at_import", "of other files")
-    kept.kept("numbers", maker)
+    tables.kept("numbers", maker)
+    monkeypatch.setattr(tables, "_at_import", "of other files")
+    tables.kept("numbers", maker)
     # Nor is anything kept: the files are not those that were imported.
-    kept.kept("numbers", maker)
+    tables.kept("numbers", maker)
     assert maker.calls == 3
     assert len(list(folder.iterdir())) == 1
 
@@ -79,6 +79,6 @@ def test_nothing_is_kept_where_there_is_no_cache(
     monkeypatch.setenv("MCF_CACHE_DIR", "0")
     maker = Maker(torch.tensor([1.5], dtype=torch.float64))
     for _ in range(2):
-        kept.kept("numbers", maker)
+        tables.kept("numbers", maker)
     assert maker.calls == 2
     assert not folder.exists()

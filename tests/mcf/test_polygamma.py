@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from flint import acb, arb, ctx
+from flint import acb
 
 import mcf
-from mcf.elementary import gamma, polygamma, special_bounds, tables
-from mcf.elementary.tables import Components
+from mcf.elementary import polygamma
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
-from tests.helpers.elementary import balls, inputs
+from tests.helpers.elementary import inputs
 from tests.helpers.everyday import everyday
 from tests.helpers.special import REFERENCE, climbed, part
 
@@ -102,20 +101,6 @@ def test_far_below_zero_next_to_half(m: int) -> None:
 
 
 @pytest.mark.slow
-def test_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctx, "prec", 800)
-    x: Any = mcf.tensor(["0.3", "1.7", "-2.3", "90.1"], dtype=torch.float64, requires_grad=True)
-    (first,) = torch.autograd.grad(torch.polygamma(4, x).sum(), x)
-    (second,) = torch.autograd.grad(torch.special.zeta(3, x).sum(), x)
-    given = balls(x.detach().components)
-    for found, name, factor in ((first, "polygamma_5", 1), (second, "zeta_4", -3)):
-        for ours, v in zip(balls(found.components), given, strict=True):
-            exact = factor * REFERENCE[name](v)
-            # One product behind the function.
-            assert abs(ours - exact) < abs(exact) * arb(2) ** -102
-
-
-@pytest.mark.slow
 def test_names_of_torch() -> None:
     x: Any = mcf.tensor(["0.3", "-0.7"], dtype=torch.float64)
     five = polygamma.polygamma(5)(x.components)
@@ -154,50 +139,3 @@ def test_weights() -> None:
     assert [polygamma.weight(m) for m in (2, 3, 4)] == [(0, 2), (2, 0, 4), (0, 16, 0, 8)]
     for m in range(2, polygamma.LAST + 1):
         assert sum(polygamma.weight(m)) == math.factorial(m)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["polygamma_5", "zeta_3"])
-def test_compiled_loops_have_the_bits_of_the_program(name: str) -> None:
-    for (x,) in inputs(name, FP64, 2, 500, seed=3):
-        expected = function(name)(x)
-        with mcf.executor("numba"):
-            found = function(name)(x)
-        assert all(
-            torch.equal(a.view(torch.int64), b.view(torch.int64))
-            for a, b in zip(found, expected, strict=True)
-        )
-
-
-def _cut(components: Components) -> Components:
-    return (*components[:-1], torch.zeros_like(components[-1]))
-
-
-@pytest.mark.parametrize(
-    "broken",
-    everyday(["weight", "table", "number", "power", "series"], ["weight"]),
-)
-def test_mutants(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "polygamma_5"
-    special_bounds.derived(name, FP64, 4)
-    x = torch.tensor([0.28125, 16.0, 3.125, 66.5, -0.375, -7.3125], dtype=torch.float64)
-    given = tuple(x * f for f in (1.0, 0.8125 * 2.0**-54, -0.71875 * 2.0**-108, 2.0**-163))
-    assert 0 < max(part(name, FP64, given, function(name)(given))) <= 1
-    whole: Any
-    if broken == "table":
-        whole = tables.lookup
-        cut = lambda *of: _cut(whole(*of)) if of[2] == 4 else whole(*of)  # noqa: E731
-        monkeypatch.setattr(gamma, "lookup", cut)
-    elif broken == "number":
-        whole = polygamma._times
-        monkeypatch.setattr(polygamma, "_times", lambda v, f: _cut(whole(v, f)))
-    elif broken == "power":
-        whole = polygamma.raised
-        monkeypatch.setattr(polygamma, "raised", lambda v, k: _cut(whole(v, k)))
-    elif broken == "series":
-        whole = gamma.degree_needed
-        monkeypatch.setattr(gamma, "degree_needed", lambda *of: whole(*of) - 9)
-    else:
-        whole = polygamma.weight
-        monkeypatch.setattr(polygamma, "weight", lambda m: (*whole(m)[:2], 0, *whole(m)[3:]))
-    assert max(part(name, FP64, given, function(name)(given))) > 1

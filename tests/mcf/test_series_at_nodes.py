@@ -11,19 +11,19 @@ from fractions import Fraction
 import pytest
 import torch
 
-from mcf.elementary import bessel, gamma_tables, ordered_sums, polygamma, tables
+from mcf.elementary import bessel, error, gamma_series, polygamma, tables, working
 from mcf.elementary.error_steps import Steps
 from mcf.kernels import FP64
 from tests.helpers.adversarial import Draw
 
 SERIES = {
-    "erfcx_series": tables.ERFCX_DEGREES,
-    "lgamma_series": gamma_tables.DEGREES,
-    "digamma_series": gamma_tables.DEGREES,
-    "trigamma_series": gamma_tables.DEGREES,
-    "k0e_series": gamma_tables.DEGREES,
-    "k1e_series": gamma_tables.DEGREES,
-    "erfinv_series": gamma_tables.DEGREES,
+    "erfcx_series": error.ERFCX_DEGREES,
+    "lgamma_series": gamma_series.DEGREES,
+    "digamma_series": gamma_series.DEGREES,
+    "trigamma_series": gamma_series.DEGREES,
+    "k0e_series": gamma_series.DEGREES,
+    "k1e_series": gamma_series.DEGREES,
+    "erfinv_series": gamma_series.DEGREES,
     "i0e_series": bessel.DEGREES,
     "i1e_series": bessel.DEGREES,
 }
@@ -64,7 +64,7 @@ def _beside(terms: int, *, lossy: bool = False) -> float:
     node = ((parts[0] * 32).floor() + 0.5) / 32
     # Nearly at the node, too.
     parts[0][::7] = node[::7] * (1 - 2.0**-52)
-    found = ordered_sums.beside(tuple(parts), node, terms)
+    found = working.beside(tuple(parts), node, terms)
     if lossy:
         found = (parts[0] - node, *found[1:])
     worst = Fraction(0)

@@ -23,7 +23,7 @@ from tests.helpers.elementary import Inputs
 from tests.helpers.executors import on_each_executor
 
 softmax = importlib.import_module("mcf.elementary.softmax")
-rows = importlib.import_module("mcf.elementary.softmax_rows")
+rows = importlib.import_module("mcf.elementary.softmax")
 
 NAMES = ("softmax", "log_softmax", "logsumexp")
 INF, NAN = torch.inf, torch.nan

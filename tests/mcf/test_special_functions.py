@@ -8,21 +8,18 @@ where a reflection cancels, to the sum of the magnitudes of its terms, too; what
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from flint import arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.elementary.special_bounds import FUNCTIONS
+from mcf.elementary.function_bounds import SPECIAL
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
-from tests.helpers.elementary import balls
 from tests.helpers.everyday import everyday
-from tests.helpers.special import REFERENCE, check, climbed, often
+from tests.helpers.special import check, climbed, often
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -31,7 +28,7 @@ FORMATS = (BF16, FP16, FP32, FP64)
 
 
 @pytest.mark.sampled(every=20)
-@pytest.mark.parametrize("name", everyday(FUNCTIONS, often))
+@pytest.mark.parametrize("name", everyday(SPECIAL, often))
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ((FP64, 2), (FP64, 4), (FP32, 2)):
         assert 0 < check(name, fmt, terms, 6, seed=terms) <= 1, (fmt.name, terms)
@@ -41,7 +38,7 @@ def test_error_within_the_bound(name: str) -> None:
 @pytest.mark.sampled(slow=3)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", SPECIAL)
 def test_error_of_many(name: str, fmt: Format, terms: int) -> None:
     assert 0 < check(name, fmt, terms, 500, seed=20 + terms) <= 1
 
@@ -50,7 +47,7 @@ def test_error_of_many(name: str, fmt: Format, terms: int) -> None:
 @pytest.mark.parametrize(
     ("fmt", "terms"), [(FP64, 4), (FP64, 2), (FP32, 4)], ids=lambda c: getattr(c, "name", str(c))
 )
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", SPECIAL)
 def test_error_found_by_climbing(name: str, fmt: Format, terms: int) -> None:
     assert 0 < climbed(name, getattr(mcf.elementary, name), fmt, terms) <= 1
 
@@ -97,36 +94,6 @@ def test_poles_in_later_components() -> None:
     assert mcf.elementary.digamma((-(2.0**60) * one, one))[0].isnan().all()
 
 
-def test_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctx, "prec", 800)
-    x: Any = mcf.tensor(["0.3", "1.7", "-2.3", "90.1"], dtype=torch.float64, requires_grad=True)
-    orders = ("lgamma", "digamma", "trigamma", "polygamma_2", "polygamma_3", "polygamma_4")
-    chain = [torch.lgamma(x)]
-    for _ in orders[1:]:
-        chain += torch.autograd.grad(chain[-1].sum(), x, create_graph=True)
-    given = balls(x.detach().components)
-    for found, name in zip(chain, orders, strict=True):
-        for ours, v in zip(balls(found.detach().components), given, strict=True):
-            exact = REFERENCE[name](v)
-            # One product with 1 behind the function.
-            assert abs(ours - exact) < abs(exact) * arb(2) ** -103
-
-
-@pytest.mark.sampled(every=4)
-@pytest.mark.parametrize("name", ["i0", "i0e", "i1", "i1e"])
-def test_derivatives_of_bessel_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctx, "prec", 800)
-    x: Any = mcf.tensor(["0.3", "-2.7", "300.1", "1e-20", "0"], dtype=torch.float64)
-    (slope,) = torch.autograd.grad(getattr(mcf, name)(x.requires_grad_()).sum(), x)
-    for ours, v in zip(balls(slope.components), balls(x.detach().components), strict=True):
-        zero, one = REFERENCE["i0" + name[2:]](v), REFERENCE["i1" + name[2:]](v)
-        first = one if name[1] == "0" else zero - (one / v if v != 0 else arb(0.5))
-        sign = 0 if v == 0 else (1 if v > 0 else -1)
-        exact = first - sign * REFERENCE[name](v) if name.endswith("e") else first
-        # Sums that cancel where functions of order 0 and 1 are equal to some bits.
-        assert abs(ours - exact) <= (zero + abs(one)) * arb(2) ** -102
-
-
 def test_special_values_of_bessel_functions() -> None:
     x = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e30, -1e30, 89.0, -89.0])
     nan, inf = math.nan, math.inf
@@ -148,7 +115,7 @@ def test_special_values_of_bessel_functions() -> None:
 
 @pytest.mark.slow
 def test_bounds_are_proved() -> None:
-    for name in FUNCTIONS:
+    for name in SPECIAL:
         # How near the start of both is has only been looked at.
         assert mcf.bound(name, 2, torch.float64).proven == (name not in ("erfinv", "ndtri"))
         assert mcf.bound(name, 2, torch.float64).relative == pytest.approx(2.0**-106)

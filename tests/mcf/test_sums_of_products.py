@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from mcf.elementary.error_steps import Magnitudes, Steps
-from mcf.elementary.ordered_sums import Sums
 from mcf.elementary.tables import Components
-from mcf.elementary.working import two_prod
+from mcf.elementary.working import Sums, two_prod
 from mcf.kernels.formats import FP64
 from tests.helpers.draws import bell, power_of_two
 

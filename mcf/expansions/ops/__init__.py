@@ -5,9 +5,7 @@ from mcf.expansions.ops.arithmetic import comparison as comparison
 from mcf.expansions.ops.arithmetic import division as division
 from mcf.expansions.ops.arithmetic import powers as powers
 from mcf.expansions.ops.arithmetic import signs as signs
-from mcf.expansions.ops.elementary import bessel as bessel
 from mcf.expansions.ops.elementary import elementary as elementary
-from mcf.expansions.ops.elementary import error_functions as error_functions
 from mcf.expansions.ops.elementary import incomplete_gamma as incomplete_gamma
 from mcf.expansions.ops.elementary import polygamma as polygamma
 from mcf.expansions.ops.elementary import special as special

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.elementary import fused
+from mcf.elementary.operator import with_kernels
 from mcf.kernels import registry
 from tests.helpers.complexes import numbers
 from tests.helpers.everyday import everyday
@@ -58,7 +58,7 @@ USUAL = [("sqrt", F64, 2)]
     everyday(
         [
             (n, d, k)
-            for n in sorted(fused.COMPLEX)
+            for n in (name.removeprefix("complex_") for name in with_kernels(2))
             for d, k in ((F64, 2), (F32, 2), (BF16, 2), (F64, 1))
         ],
         USUAL,

@@ -12,7 +12,7 @@ import torch
 from flint import acb, arb, ctx
 
 import mcf
-from mcf.expansions.ops.elementary import hurwitz
+from mcf.expansions.ops.elementary import polygamma
 from mcf.kernels.formats import format_of
 from tests.helpers.elementary import balls
 
@@ -68,10 +68,10 @@ def test_errors_everywhere(dtype: torch.dtype, terms: int, limit: float) -> None
 @_SLOW
 @pytest.mark.parametrize(("broken", "value"), [("_COUNT", 8), ("_FROM", 4)])
 def test_mutants(broken: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurwitz._weight.cache_clear()
-    monkeypatch.setattr(hurwitz, broken, value)
+    polygamma._weight.cache_clear()
+    monkeypatch.setattr(polygamma, broken, value)
     assert _worst(F64, 2, PAIRS[1:2]) > 2
-    hurwitz._weight.cache_clear()
+    polygamma._weight.cache_clear()
 
 
 @_SLOW

@@ -15,7 +15,7 @@ import torch
 from flint import arb, ctx
 
 import mcf
-from mcf.elementary import error_slopes, fixed
+from mcf.elementary import fixed, gelu_forms
 from mcf.expansions.ops.elementary.constants import beside
 from mcf.expansions.ops.nn import smooth_activations
 from tests.helpers import derivative_sweep as sweep
@@ -93,7 +93,7 @@ def test_zeros() -> None:
         (smooth_activations._gelu_tanh_zero(), -0.7524614220710943),
     ):
         assert abs(float(zero) - near) < 1e-12
-    z = error_slopes.gelu_zero()
+    z = gelu_forms.gelu_zero()
     before, ctx.prec = ctx.prec, 700
     try:
         at = arb(z.numerator) / arb(z.denominator)

@@ -16,8 +16,8 @@ from torch import Tensor
 from mcf.convert import export
 from mcf.convert.few import readable, rounded_few, rows, tensors
 from mcf.convert.numbers import components_of
-from mcf.elementary.decimals import MOST, rounded
 from mcf.elementary.fused import Formula
+from mcf.elementary.integral_parts import MOST, rounded
 from mcf.elementary.remainders import floor_quotient, modulo, quotient, trunc_quotient
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements

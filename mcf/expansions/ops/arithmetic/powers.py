@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.elementary.few_products import EXPONENTS, name_of, serves
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import apply
+from mcf.elementary.power import EXPONENTS, name_of, serves
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.dispatch.registry import implements

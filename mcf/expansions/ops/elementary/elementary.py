@@ -1,4 +1,4 @@
-"""Implement elementary functions, and derivatives where PyTorch's would lose accuracy."""
+"""Register the declared functions for expansion tensors, with derivatives."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf import elementary
-from mcf.elementary import fixed
+from mcf.elementary.declarations import COMPOSED, PROGRAMS, Program
 from mcf.elementary.fused import Formula
-from mcf.expansions.dispatch.recorded import pulled_back, recorded, watched
-from mcf.expansions.dispatch.registry import implements
+from mcf.elementary.operator import FUNCTIONS
+from mcf.expansions.dispatch.recorded import pulled_back, recorded, transformed, watched
+from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.launch.calls import SMALL
 from mcf.expansions.launch.operations import rounded_number, selected
 from mcf.expansions.ops.arithmetic.powers_of_two import inverse_power
-from mcf.expansions.ops.elementary.constants import constant
 from mcf.expansions.ops.forms.inside_transforms import by_element, implements_inside
 from mcf.expansions.promotion import check_broadcast, operands
 from mcf.expansions.tensor import MCFTensor, wrap
@@ -56,9 +55,9 @@ def differentiable(name: str, function: Derivative, derivative: Derivative) -> A
     return apply
 
 
-def computed(name: str, function: Any = None) -> Unary:
-    """Return an elementary function without derivative; `function` defaults to the named one."""
-    formula, function = Formula(name), function or getattr(elementary, name)
+def computed(name: str) -> Unary:
+    """Return a declared function of expansion tensors without derivative."""
+    formula, function = Formula(name), FUNCTIONS[name]
 
     def compute(x: MCFTensor) -> MCFTensor:
         found = selected(formula, x)
@@ -67,89 +66,67 @@ def computed(name: str, function: Any = None) -> Unary:
     return compute
 
 
-def _function(name: str, *functions: Any, derivative: Derivative | None = None) -> None:
-    """Register an elementary function.
+class _Functions:
+    """The declared functions of expansion tensors by name, with their derivatives."""
 
-    Args:
-        name: name of the function in both PyTorch and `mcf.elementary`.
-        *functions: PyTorch functions that get `derivative`.
-        derivative: function of x; None for PyTorch's derivative.
-    """
+    def __getattr__(self, name: str) -> Any:
+        if name in COMPOSED:
+            value, slope = map(self._bound, COMPOSED[name])
+        else:
+            value, slope = computed(name), self._bound(PROGRAMS[name].derivative)
+        made = differentiable(name, value, slope)
+        setattr(self, name, made)
+        return made
+
+    def _bound(self, formula: Any) -> Any:
+        return lambda x: formula(x, self)
+
+
+of = _Functions()
+
+
+def _undifferentiated(torch_name: str, function: Unary) -> Unary:
+    """Return a function that refuses torch.func's derivatives, which PyTorch takes to be zero."""
+
+    def run(x: Any) -> Any:
+        if transformed():
+            raise UnsupportedError(
+                f"torch.special.{torch_name} of an expansion tensor under torch.func.grad, vjp or "
+                "jvp: there torch takes its derivative to be zero; use backward or "
+                "torch.autograd.grad, which compute it"
+            )
+        return function(x)
+
+    return run
+
+
+def _forms(name: str) -> list[Any]:
+    """Return the functions of PyTorch with this name."""
+    owners = (torch, Tensor, torch.special, F)
+    return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
+
+
+def _operator(name: str) -> Any:
+    return getattr(aten, name if hasattr(aten, name) else f"special_{name}").default
+
+
+def register(name: str, program: Program) -> None:
+    """Register a declared function under PyTorch's names."""
     function = computed(name)
-    implements(getattr(aten, name).default)(function)
-    if derivative is not None:
-        implements(*functions)(differentiable(name, function, derivative))
+    if program.torch:
+        implements(_operator(program.torch[0]))(function)
+    for other in program.undifferentiated:
+        implements(_operator(other))(_undifferentiated(other, function))
+    if program.derivative is not None:
+        for other in (*program.torch, *program.undifferentiated):
+            implements(*_forms(other))(getattr(of, name))
 
 
-for _name in (
-    "exp", "log", "log1p", "sin", "cos", "tan", "atan", "sinh", "cosh", "floor",
-    "ceil", "round", "trunc", "lgamma", "digamma",
-):  # fmt: skip
-    _function(_name)
-_function("log2", torch.log2, Tensor.log2, derivative=lambda x: 1 / (x * constant(fixed.ln2(), x)))
-_function(
-    "log10",
-    torch.log10,
-    Tensor.log10,
-    derivative=lambda x: 1 / (x * constant(fixed.ln10(), x)),
-)
-# 1 - x^2 cancels near |x| = 1; the product of 1 - x and 1 + x does not.
-_asin_slope: Any = differentiable(
-    "asin_1",
-    lambda x: 1 / ((1 - x) * (1 + x)).sqrt(),
-    lambda x: x * (_asin_slope(x) / ((1 - x) * (1 + x))),
-)
-_function(
-    "asin", torch.asin, Tensor.asin, torch.arcsin, Tensor.arcsin, derivative=_asin_slope,
-)  # fmt: skip
-_function(
-    "acos", torch.acos, Tensor.acos, torch.arccos, Tensor.arccos,
-    derivative=lambda x: -_asin_slope(x),
-)  # fmt: skip
-_function(
-    "acosh", torch.acosh, Tensor.acosh, torch.arccosh, Tensor.arccosh,
-    derivative=lambda x: 1 / ((x - 1).sqrt() * (x + 1).sqrt()),
-)  # fmt: skip
-_atanh_slope: Any = differentiable(
-    "atanh_1", lambda x: 1 / ((1 - x) * (1 + x)), lambda x: 2 * (x * _atanh_slope(x).square())
-)
-_function(
-    "atanh", torch.atanh, Tensor.atanh, torch.arctanh, Tensor.arctanh, derivative=_atanh_slope,
-)  # fmt: skip
-# x^2 may overflow where sqrt(1 + x^2) does not.
-_function(
-    "asinh", torch.asinh, Tensor.asinh, torch.arcsinh, Tensor.arcsinh,
-    derivative=lambda x: 1 / torch.hypot(x, torch.ones_like(x)),
-)  # fmt: skip
-# PyTorch's derivative, result + 1, cancels where exp(x) is small.
-_function(
-    "expm1", torch.expm1, Tensor.expm1, torch.special.expm1, derivative=lambda x: torch.exp(x)
-)
-# 1 - tanh^2 and 1 - sigmoid would be rounded away for large arguments.
-_function("tanh", torch.tanh, Tensor.tanh, F.tanh, derivative=lambda x: x.cosh() ** -2)
-_sigmoid_slope: Any = differentiable(
-    "sigmoid_1",
-    lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
-    lambda x: -(_sigmoid_slope(x) * torch.tanh(x / 2)),
-)
-_function(
-    "sigmoid", torch.sigmoid, Tensor.sigmoid, torch.special.expit, F.sigmoid,
-    derivative=_sigmoid_slope,
-)  # fmt: skip
-# exp(-x^2) with x^2 rounded to the components of x has a relative error of x^2 u^n.
-erf_slope: Any = differentiable("erf_1", computed("erf_1"), lambda x: -2 * x * erf_slope(x))
-_function("erf", torch.erf, Tensor.erf, torch.special.erf, derivative=lambda x: erf_slope(x))
-_function("erfc", torch.erfc, Tensor.erfc, torch.special.erfc, derivative=lambda x: -erf_slope(x))
-
-_normal_cdf = computed("normal_cdf")
-
-
-normal_pdf: Any = differentiable("normal_pdf", computed("normal_pdf"), lambda x: -x * normal_pdf(x))
-normal_cdf = differentiable("normal_cdf", _normal_cdf, lambda x: normal_pdf(x))
-implements(torch.special.ndtr)(normal_cdf)
-implements(aten.special_ndtr.default)(_normal_cdf)
-_pdf_inside: Any = by_element("normal_pdf", normal_pdf, lambda x: -x * _pdf_inside(x))
-implements_inside("special_ndtr")(by_element("normal_cdf", normal_cdf, lambda x: _pdf_inside(x)))
+for _name, _program in [*PROGRAMS.items()]:
+    if _program.torch or _program.undifferentiated:
+        register(_name, _program)
+_pdf_inside: Any = by_element("normal_pdf", of.normal_pdf, lambda x: -x * _pdf_inside(x))
+implements_inside("special_ndtr")(by_element("normal_cdf", of.normal_cdf, lambda x: _pdf_inside(x)))
 
 
 # Operators called by PyTorch's derivatives.
@@ -202,7 +179,7 @@ def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
     found = selected(Formula(name), x if filled is None else filled, y)
     if found is not None:
         return found
-    function = function or getattr(elementary, name)
+    function = function or FUNCTIONS[name]
     a, b = operands(x, y)
     check_broadcast((a, b))
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))

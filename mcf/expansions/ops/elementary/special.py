@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -10,13 +9,13 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import fixed
+from mcf.elementary.series import spherical_weight
 from mcf.expansions.conversion import promote
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.ops.elementary.constants import beside, constant, in_format
 from mcf.expansions.ops.elementary.elementary import differentiable
-from mcf.expansions.ops.elementary.power_series import power_series
 from mcf.expansions.tensor import MCFTensor
 
 aten = torch.ops.aten
@@ -71,15 +70,6 @@ def _sinc_weight(x: Any) -> Any:
     cosine = torch.cos(pi * rest)
     part = (_sinc(far) - torch.where(odd, -cosine, cosine)) / (pi * far) / (pi * far)
     return torch.where(near, spherical_weight(angle * angle), part)
-
-
-def spherical_weight(q: Any) -> Any:
-    """Return (sin(t) / t - cos(t)) / t^2 for q = t^2 <= 1: sum of (-q)^k (2 k + 2) / (2 k + 3)!."""
-    return power_series(
-        q,
-        lambda k: Fraction((-1) ** k * (2 * k + 2), math.factorial(2 * k + 3)),
-        Fraction(1),
-    )
 
 
 def _sinc_slope_of(x: Any) -> Any:

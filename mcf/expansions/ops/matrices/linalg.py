@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.elementary import log
+from mcf.elementary.logarithm import log
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.promotion import operands, result_format
 from mcf.expansions.tensor import MCFTensor, wrap

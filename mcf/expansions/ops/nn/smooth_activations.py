@@ -9,7 +9,7 @@ of positive factors and of sums whose terms all have the sign of d:
     gelu'  = s t (e^z0 (e^(z - z0) - 1) + r d (1 + 3 a (x^2 + x x0 + x0^2))),  approximate="tanh",
              s and t of z = r (x + a x^3), z - z0 = r d (1 + a (x^2 + x x0 + x0^2))
 
-The exact gelu' is `mcf.elementary.error_slopes.gelu_1`.
+The exact gelu' is `mcf.elementary.gelu_forms.gelu_1`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.elementary import error_slopes, fixed
+from mcf.elementary import fixed
+from mcf.elementary.series import power_series
 from mcf.expansions.dispatch.recorded import kept, recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.fused_formulas import composed
 from mcf.expansions.ops.elementary.constants import beside, constant, in_format
-from mcf.expansions.ops.elementary.elementary import computed, differentiable, normal_pdf
-from mcf.expansions.ops.elementary.power_series import power_series
+from mcf.expansions.ops.elementary.elementary import computed, differentiable, of
 from mcf.expansions.ops.shape.movement import where
 from mcf.kernels.operators import LT, MUL, WHERE
 
@@ -146,10 +146,10 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
 def _gelu_curve(x: Any) -> Any:
     """Return (2 - x^2) times the normal density."""
     root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
-    return -(normal_pdf(x) * (beside(x, root) * beside(x, -root)))
+    return -(of.normal_pdf(x) * (beside(x, root) * beside(x, -root)))
 
 
-_gelu_slope: Any = differentiable("gelu_1", computed("gelu_1", error_slopes.gelu_1), _gelu_curve)
+_gelu_slope: Any = differentiable("gelu_1", computed("gelu_1"), _gelu_curve)
 _gelu_value, _gelu_tanh_value = computed("gelu"), computed("gelu_tanh")
 _gelu = differentiable("gelu", _gelu_value, lambda x: _gelu_slope(x))
 
