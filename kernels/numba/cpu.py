@@ -25,7 +25,7 @@ from mcf.kernels.numba.loops.matrices.factorisations import CpuFactoriser
 from mcf.kernels.numba.loops.one_row import OneRow
 from mcf.kernels.numba.loops.rows import row_loops
 from mcf.kernels.numba.loops.shared import SharedRow
-from mcf.kernels.numba.runtime import pages, streaming, team
+from mcf.kernels.numba.runtime import streaming, team
 from mcf.kernels.numba.runtime.team import SERIAL
 from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.tables import table_of
@@ -79,7 +79,7 @@ class Launch(Prepared):
         self._new = [
             (k, row)
             for k, row in sizes_of.items()
-            if not fields[k].read and max(row, default=0) >= pages.LARGE
+            if not fields[k].read and max(row, default=0) >= streaming.LARGE
         ]
         self._tables: dict[int, array[int]] = {}
 
@@ -118,7 +118,7 @@ class Launch(Prepared):
             table[_SUMS] = sums.ctypes.data
         for k, row in self._new:
             for address, size in zip(addresses[k], row, strict=True):
-                pages.ask(address, size)
+                streaming.ask_pages(address, size)
         streamed = self._large and self._on_lines(addresses)
         loop = self._loop.streamed if streamed else self._loop.address
         if parts == 1:

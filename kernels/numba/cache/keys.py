@@ -34,7 +34,7 @@ def _files() -> str:
     numba = Path(__file__).parents[1]
     try:
         paths = [*sorted(numba.rglob("*.py")), numba.parent / "bind.py"]
-        paths.append(numba.parent / "sealed_files.py")
+        paths.append(numba.parent / "cache_files.py")
         named = [(path.relative_to(numba.parent).as_posix(), path.read_bytes()) for path in paths]
         return digest(named)
     except OSError:

@@ -18,34 +18,13 @@ import torch
 from mcf.kernels.fold import BLOCK, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.numba.compile import stored
-from mcf.kernels.numba.loops import fold_loops
+from mcf.kernels.numba.loops import fold_loops, native_calls
 from mcf.kernels.numba.loops.element_loops import Loop, Table
 from mcf.kernels.numba.loops.fold_text import PRODUCT, SUM, WITHIN
 from mcf.kernels.numba.runtime import team
-from mcf.kernels.program import Launch, Move, Program, Step
-from mcf.kernels.sequence import Bindable, Bound, native_of
+from mcf.kernels.program import Bindable, Bound, Launch, Move, Program, Step
 
 _WORD = 8
-
-# Fields: code and its argument struct, the shares and their number, the team, the items' counts and
-# their number, and the output for the sum of counts.
-_SHARED = """
-def kernel(data):
-    function, table, shares, parts = word(data, 0), word(data, 1), word(data, 2), number(data, 3)
-    team, counts, counted = word(data, 4), word(data, 5), number(data, 6)
-    put(shares, 0, 0)
-    for k in range(1, parts + 1):
-        put(shares, 8 * k, number(shares, 8 * k + 2))
-    threads = min(parts, number(team, 1))
-    if threads > 1:
-        call_team(word(team, 0), function, table, threads)
-    else:
-        call(function, table)
-    found = 0
-    for k in range(counted):
-        found = found | number(counts, k)
-    put(data, 7, found)
-"""
 
 
 def _parts(items: int) -> int:
@@ -71,7 +50,7 @@ def _bound(
     words = team.words.buffer_info()[0]
     own = array("Q", [function, place, shares.buffer_info()[0], parts, words, *counted, 0])
     end = own.buffer_info()[0] + 7 * _WORD
-    address = native_of("shared", _SHARED).address
+    address = native_calls.native(native_calls.shared).address
     kept = own, table, shares, counts, keep
     return Bound(address, own.buffer_info()[0], (end, end), end if counts is not None else 0,
                  kept, at, True)  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor
 import mcf
 from mcf.convert import conversions, rounding
 from mcf.elementary.fused import NO_SCALARS, stored
-from mcf.kernels import often, registry
+from mcf.kernels import registry
 from mcf.kernels.formats import FORMATS
 from tests.helpers.everyday import everyday
 from tests.helpers.modes import Seen
@@ -125,7 +125,7 @@ def test_few_numbers_that_are_asked_for_often(
 ) -> None:
     """Mutants: the kernel of another number of components; operands that are views read as dense;
     what is counted as left out taken."""
-    monkeypatch.setattr(often, "OFTEN", 1)
+    monkeypatch.setattr(conversions, "OFTEN", 1)
     monkeypatch.setattr(conversions, "_prepared", {})
     x = numbers(source, terms, 200)
     for given in (
@@ -181,15 +181,15 @@ def test_few_numbers_that_are_asked_for_seldom(monkeypatch: Any) -> None:
     """Nothing is prepared for them, and nothing for what somebody sees or no memory holds."""
     asked: list[Any] = []
     monkeypatch.setattr(conversions, "_launch", lambda *given: asked.append(given))
-    monkeypatch.setattr(often, "_asked", Counter())
+    monkeypatch.setattr(conversions, "_requests", Counter())
     monkeypatch.setattr(conversions, "_prepared", {})
     x = mcf.tensor(["0.1", "-3"], dtype=torch.float64)
-    for _ in range(often.OFTEN - 1):
+    for _ in range(conversions.OFTEN - 1):
         x.float()
     assert not asked
     x.float(), x.float(), x.to(torch.float32)
     assert len(asked) == 1
-    monkeypatch.setattr(often, "OFTEN", 0)
+    monkeypatch.setattr(conversions, "OFTEN", 0)
     with Seen():
         x.double(), x.half()
     meta = x.to("meta").half()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.search import DEPTH, PIECE
+from mcf.kernels.ordering import DEPTH, PIECE
 
 
 def _pairs(dtype: torch.dtype, count: int, seed: int) -> list[torch.Tensor]:

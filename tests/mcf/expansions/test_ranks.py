@@ -18,8 +18,8 @@ import torch
 import mcf
 from mcf.expansions.ops.order import ranks
 from mcf.kernels import operations
-from mcf.kernels.numba.loops.rows.extreme_text import TOGETHER
-from mcf.kernels.search import PIECE, search
+from mcf.kernels.numba.loops.rows.searching import TOGETHER
+from mcf.kernels.ordering import PIECE, search
 from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.mcf.expansions.inputs import hard

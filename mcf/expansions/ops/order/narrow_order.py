@@ -8,7 +8,7 @@ from torch import Tensor
 from mcf.convert.rounding import convert
 from mcf.expansions.tensor import Components, MCFTensor
 from mcf.kernels.formats import FORMATS, FP64
-from mcf.kernels.narrow_keys import limit, narrow_keys
+from mcf.kernels.ordering import limit, narrow_keys
 
 
 def keys(x: MCFTensor) -> Components | None:
