@@ -10,7 +10,6 @@ their argument tables, so several launches cost Python little more than one.
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import weakref
 from abc import ABC, abstractmethod
@@ -74,43 +73,8 @@ class Bindable(ABC):
 
 
 def bound(call: Any, *arguments: Any) -> Bound | None:
-    """Return the call of a prepared launch for these addresses; None without an argument struct."""
-    from mcf.kernels.numba.loops.element_loops import Table
-    from mcf.kernels.numba.loops.fold_loops import OneFold
-    from mcf.kernels.numba.loops.one_row import OneRow
-    from mcf.kernels.numba.loops.rows.row_loops import FewRows
-
-    if isinstance(call, Bindable):
-        return call.bound(*arguments)
-    if type(call) not in (OneRow, OneFold, FewRows):
-        return None
-    found: Any
-    addresses = [*arguments[0]]
-    trailing: list[int] = []
-    if isinstance(call, OneRow):
-        found = call._table()
-        start, counts = _WORD * len(Table._fields), found[2]
-        if len(counts) > 1:
-            return None
-        counted = counts.buffer_info()[0] if counts else 0
-        call._filled.pack_into(found[1], start, *addresses, 0, 0)
-    elif isinstance(call, OneFold):
-        found, counted = call._table(), 0
-        found[1][call._out] = arguments[1]
-        trailing = [found[0] + _WORD * call._out]
-        start = call._end
-        call._filled.pack_into(found[1], start, *addresses, 0, 0)
-    else:
-        found, counted = call._table(len(addresses)), 0
-        start = call._at
-        for k, address in enumerate(addresses):
-            found[1][start // _WORD + k] = address
-    # After the addresses: the arrival counter and, one cache line later, the next-item counter.
-    end = found[0] + start + _WORD * len(addresses)
-    function = ctypes.cast(call._call, ctypes.c_void_p).value
-    assert function is not None
-    at = [*range(found[0] + start, end, _WORD), *trailing]
-    return Bound(function, found[0], (end, end + 8 * _WORD), counted, (call, found), at)
+    """Return the call of a prepared launch for these addresses; None if it is no native one."""
+    return call.bound(*arguments) if isinstance(call, Bindable) else None
 
 
 class Launch(NamedTuple):

@@ -7,7 +7,6 @@ and the number of moved components; the addresses of the tensors.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import struct
 from array import array
@@ -22,6 +21,7 @@ from mcf.kernels.numba.cache import objects
 from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.compile.language import same
 from mcf.kernels.numba.compile.loop import Loop, chosen
+from mcf.kernels.numba.loops.prepared import Call
 from mcf.kernels.numba.loops.rows import (
     extremes,
     lanes,
@@ -341,48 +341,16 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
     return True
 
 
-class FewRows:
-    """Call a loop with the addresses of its tensors, on the calling thread.
-
-    Each call uses an argument struct that no concurrent call uses: threads may call concurrently.
-    """
-
-    def __init__(self, task: RowTask, shape: tuple[int, int]) -> None:
-        """Prepare the task for tensors of a shape (rows, elements per row)."""
-        self._call = team.native(_address(task))
-        self._shape, self._fields = shape, _fields(task, *((1,) if task.name == "prod" else ()))
-        self._entries = _workspace(task, False, shape[1])
-        self._at = _WORD * (6 + len(self._fields))
-        self._free: list[tuple[int, array[int], array[int]]] = []
-
-    def _table(self, count: int) -> tuple[int, array[int], array[int]]:
-        """Return the address of a new argument struct for tensors, the struct, the workspace."""
-        work = array("Q", bytes(_WORD * max(1, self._entries)))
-        head = [0, 1, work.buffer_info()[0], self._entries, *self._shape, *self._fields]
-        table = array("Q", head) + array("Q", bytes(_WORD * (count + 2 * _SHARE)))
-        place = table.buffer_info()[0]
-        table[0] = place + self._at + _WORD * count
-        # The end of the only share.
-        table[len(head) + count + _SHARE + 1] = self._shape[0]
-        return place, table, work
-
-    def __call__(self, addresses: list[int]) -> None:
-        """Apply the loop."""
-        try:
-            found = self._free.pop()
-        except IndexError:
-            found = self._table(len(addresses))
-        place, table, _ = found
-        # After the addresses: the arrival counter and, one cache line later, the next item.
-        _filled(len(addresses)).pack_into(table, self._at, *addresses, 0, 0)
-        self._call(place)
-        self._free.append(found)
-
-
-# Fields of a share of the items, see `team.shares`.
-_SHARE = 8
-
-
-@functools.cache
-def _filled(count: int) -> struct.Struct:
-    return struct.Struct(f"={count}QQ{_WORD * (_SHARE - 1)}xQ")
+def prepared(task: RowTask, shape: tuple[int, int]) -> Call:
+    """Return the call of a task for tensors of a shape (rows, elements per row), on one thread."""
+    entries = _workspace(task, False, shape[1])
+    more = (1,) if task.name == "prod" else ()
+    words = {"shares": 0, "parts": 1, "works": 0, "entries": entries}
+    words |= {"rows": shape[0], "count": shape[1]}
+    words |= {f"field {k}": x for k, x in enumerate(_fields(task, *more))}
+    tensors = len(task.formats) if task.name not in _PLAIN else 2 * task.terms
+    if task.name == "rest":
+        tensors += 1
+    if task.name.startswith("search"):
+        tensors = 1 + 2 * task.terms
+    return Call(_address(task), words, tensors, shape[0], workspace=entries)
