@@ -12,7 +12,9 @@ error the file counts as missing.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import logging
 import os
 import stat
@@ -21,6 +23,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 # Bytes and number of files above which the least recently used files are removed.
 LIMIT, FILES = 1 << 30, 50_000
@@ -186,3 +189,20 @@ def _prune(folder: int) -> None:
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
         size, count = size - each, count - 1
+
+
+def packed(magic: bytes, key: str, header: dict[str, Any], data: bytes) -> bytes:
+    """Pack a file: a magic line, a checksum of all that follows, a line of JSON, the data."""
+    rest = json.dumps({"key": key, **header}).encode() + b"\n" + data
+    return magic + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+def unpacked(magic: bytes, key: str, content: bytes) -> tuple[dict[str, Any], bytes] | None:
+    """Return the header and data of a file; None if it is invalid or has another key."""
+    start = len(magic) + 65
+    rest = content[start:]
+    if content[:start] != magic + hashlib.sha256(rest).hexdigest().encode() + b"\n":
+        return None
+    line, _, data = rest.partition(b"\n")
+    header = json.loads(line)
+    return (header, data) if header["key"] == key else None

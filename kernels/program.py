@@ -1,5 +1,8 @@
 """A sequence of prepared launches, run in one native call on operands whose addresses vary.
 
+A launch from Python costs about ten times as much as a loop over one element. A native loop can
+call launches with fixed addresses: each is the address of native code and of its argument struct.
+
 Intermediate results, constants and argument tables keep their addresses. A call supplies the
 addresses of operands and results. The native code that runs the launches first writes these into
 their argument tables, so several launches cost Python little more than one.
@@ -9,13 +12,12 @@ from __future__ import annotations
 
 import struct
 import weakref
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from mcf.kernels.sequence import CALLS, HEAD, Bindable, Bound, bound, native_of
 
 _WORD = 8
 # Workspaces of up to _SMALL bytes are kept between calls. Larger ones are kept while the total of
@@ -38,6 +40,41 @@ def reserved(program: object, size: int) -> bool:
 def _give_back(size: int) -> None:
     global _spare
     _spare += size
+
+
+class Bound(NamedTuple):
+    """A native call whose operands have fixed addresses.
+
+    Args:
+        function: the address of native code, `void(uint64)`.
+        data: its argument.
+        zeros: addresses of two 64-bit fields that must be 0 before each call.
+        counted: the address of a float64 that must be 0 after the call; 0 for none.
+        keep: the owner of the memory at these addresses.
+        at: for each operand in order, the address of the field that holds its address.
+        threaded: whether it runs on the thread team, which requires `team.announce` before it.
+    """
+
+    function: int
+    data: int
+    zeros: tuple[int, int]
+    counted: int
+    keep: Any
+    at: Sequence[int] = ()
+    threaded: bool = False
+
+
+class Bindable(ABC):
+    """Several launches that form one step of another sequence."""
+
+    @abstractmethod
+    def bound(self, addresses: Sequence[int]) -> Bound | None:
+        """Return the call of all launches for these addresses; None if they cannot form a step."""
+
+
+def bound(call: Any, *arguments: Any) -> Bound | None:
+    """Return the call of a prepared launch for these addresses; None if it is no native one."""
+    return call.bound(*arguments) if isinstance(call, Bindable) else None
 
 
 class Launch(NamedTuple):
@@ -98,7 +135,7 @@ class Move(NamedTuple):
         index = None if self.index is None else np.ascontiguousarray(self.index, np.int64).ravel()
         place = 0 if index is None else index.ctypes.data
         head = [self.elements, len(self.sources), 16 * self.to + self.size, place]
-        return native_words("move", _MOVE, head, addresses, index)
+        return _native_step("move", head, addresses, index)
 
 
 class Within(NamedTuple):
@@ -126,16 +163,23 @@ class Within(NamedTuple):
         # Magnitudes of floats are ordered like the integers with the same bits.
         limits = np.array([self.least, self.most]).view(np.int64).tolist()
         head = [self.elements, len(self.places), *limits, 0]
-        found = native_words("within", _WITHIN, head, addresses, None)
+        found = _native_step("within", head, addresses, None)
         return found._replace(counted=found.data + 4 * _WORD)
 
 
-def native_words(name: str, text: str, head: list[int], addresses: list[int], keep: Any) -> Bound:
+def _native(name: str) -> int:
+    """Return the address of a function of `mcf.kernels.numba.loops.native_calls`."""
+    from mcf.kernels.numba.loops import native_calls
+
+    address: int = native_calls.native(getattr(native_calls, name)).address
+    return address
+
+
+def _native_step(name: str, head: list[int], addresses: list[int], keep: Any) -> Bound:
     """Return a call of a native function; its argument struct has parameters, addresses, a result.
 
     Args:
         name: the name of the function.
-        text: its source, see `sequence.native_of`.
         head: the parameters, which precede the addresses.
         addresses: the addresses of the operands.
         keep: the owner of memory that the parameters point to.
@@ -144,43 +188,11 @@ def native_words(name: str, text: str, head: list[int], addresses: list[int], ke
     place = table.buffer_info()[0]
     end = place + _WORD * (len(table) - 1)
     at = range(place + _WORD * len(head), end, _WORD)
-    return Bound(native_of(name, text).address, place, (end, end), 0, (table, keep), at)
+    return Bound(_native(name), place, (end, end), 0, (table, keep), at)
 
 
-_MOVE = """
-def kernel(data):
-    count, tensors, size, index = number(data, 0), number(data, 1), number(data, 2), word(data, 3)
-    for k in range(tensors):
-        source, target = word(data, 4 + k), word(data, 4 + tensors + k)
-        for i in range(count):
-            j = i
-            if index != 0:
-                j = number(index, i)
-            if size == 8:
-                put(target, i, number(source, j))
-            elif size == 4:
-                put_half(target, i, half(source, j))
-            elif size == 132:
-                put(target, i, widened(source, j))
-            elif size == 72:
-                put_half(target, i, narrowed(source, j))
-            else:
-                put_byte(target, i, byte(source, j))
-"""
-
-_WITHIN = """
-def kernel(data):
-    count, tensors = number(data, 0), number(data, 1)
-    least, most = number(data, 2), number(data, 3)
-    outside = 0
-    for k in range(tensors):
-        source = word(data, 5 + k)
-        for i in range(count):
-            # Without branches, so that it is a loop over vectors.
-            x = number(source, i) & 0x7FFFFFFFFFFFFFFF
-            outside |= (x != 0) & ((x < least) | (x > most))
-    put(data, 4, outside)
-"""
+# Header entries of `native_calls.calls`.
+HEAD = 4
 
 Step = Launch | Move | Within
 
@@ -197,17 +209,17 @@ class Program(Bindable):
         self,
         steps: Sequence[Step],
         given: int,
-        rooms: Sequence[int],
+        workspaces: Sequence[int],
         fixed: Sequence[int],
         keep: Any = None,
     ) -> None:
-        self._steps, self._given, self._rooms = steps, given, rooms
+        self._steps, self._given, self._workspaces = steps, given, workspaces
         self._fixed, self._keep = fixed, keep
-        self._kept = reserved(self, sum(rooms))
+        self._kept = reserved(self, sum(workspaces))
         self._pack = struct.Struct(f"={given}Q").pack_into
         from mcf.kernels.numba.runtime import team
 
-        self._call = team.native(native_of("program", CALLS).address)
+        self._call = team.native(_native("calls"))
         self._team, self._threaded = team, False
         self._free: list[tuple[int, array[int], Any]] = []
 
@@ -216,7 +228,7 @@ class Program(Bindable):
         cls,
         steps: Sequence[Step],
         given: int,
-        rooms: Sequence[int] = (),
+        workspaces: Sequence[int] = (),
         fixed: Sequence[int] = (),
         keep: Any = None,
     ) -> Program | None:
@@ -225,12 +237,12 @@ class Program(Bindable):
         Args:
             steps: the steps in order.
             given: the number of addresses that a call supplies.
-            rooms: the bytes of each workspace; each is rounded up to whole 64-bit units. Workspaces
-                are adjacent in memory.
+            workspaces: the bytes of each workspace; each is rounded up to whole 64-bit units.
+                Workspaces are adjacent in memory.
             fixed: fixed addresses.
             keep: the owners of the fixed addresses.
         """
-        program = cls(steps, given, rooms, fixed, keep)
+        program = cls(steps, given, workspaces, fixed, keep)
         first = program._new()
         if first is None:
             return None
@@ -239,15 +251,15 @@ class Program(Bindable):
 
     def _new(self) -> tuple[int, array[int], Any] | None:
         """Create an argument table, with its address and the objects that it keeps alive."""
-        words = [-(-size // _WORD) for size in self._rooms]
-        room = np.empty(sum(words))
+        words = [-(-size // _WORD) for size in self._workspaces]
+        workspace = np.empty(sum(words))
         ends = np.cumsum(words).tolist()
-        first = room.ctypes.data
+        first = workspace.ctypes.data
         starts = [first + _WORD * (end - n) for end, n in zip(ends, words, strict=True)]
         addresses = [*[0] * self._given, *starts, *self._fixed]
         moved: list[int] = []
         calls: list[int] = []
-        keep: list[Any] = [room]
+        keep: list[Any] = [workspace]
         for step in self._steps:
             places = step.all
             found = step.bound([addresses[k] for k in places])
@@ -271,7 +283,7 @@ class Program(Bindable):
         self._pack(table, HEAD * _WORD, *addresses)
         end = place + (HEAD - 1) * _WORD
         at = range(place + HEAD * _WORD, place + (HEAD + self._given) * _WORD, _WORD)
-        function = native_of("program", CALLS).address
+        function = _native("calls")
         return Bound(function, place, (end, end), end, (self, found), at, self._threaded)
 
     def __call__(self, addresses: Sequence[int]) -> bool:

@@ -25,7 +25,7 @@ any normalised pairs or canonical, x. The last of equal ones; NaN stays.
 many numbers there are, of which rows have `count` each and the last one what is left; of single
 components option 2 is how many first steps have what they look at in a table. The place of each
 number in it, int64, the keys of the sequence, those of the numbers, such a table. Which elements
-are looked at is what `mcf.kernels.search` says.
+are looked at is what `mcf.kernels.ordering` says.
 
 "prod": products [rows], x. While there are c > 1 numbers, number j of the first c // 2 is
 multiplied by number j + ceil(c / 2); with an odd c the one in the middle stays.
@@ -147,7 +147,7 @@ class RowTask:
     def key(self) -> Algorithm | None:
         """The algorithm that makes keys canonical, if the task does it itself; None otherwise.
 
-        Narrow keys become float64 numbers, as in `mcf.kernels.narrow_keys`.
+        Narrow keys become float64 numbers, as in `mcf.kernels.ordering`.
         """
         if self.keys != FP64:
             return order.summed

@@ -110,7 +110,8 @@ def of_two_sum() -> plt.Figure:
     row(axes, 2 * STRIDE, exact(a) + exact(b), 15, span, "a + b, exactly")
     row(axes, 1 * STRIDE, exact(s), 8, span, "s = RN(a + b)")
     sign = "" if exact(e) > 0 else "-"
-    row(axes, 0 * STRIDE, exact(e), 8, span, f"e = a + b - s  ({sign} sign)" if sign else "e = a + b - s")
+    label = f"e = a + b - s  ({sign} sign)" if sign else "e = a + b - s"
+    row(axes, 0 * STRIDE, exact(e), 8, span, label)
     figure.subplots_adjust(left=0.01, right=0.99, top=0.99, bottom=0.01)
     return figure
 

@@ -72,7 +72,7 @@ DOES_NOT_FOLLOW = _each("does_not_follow", "t <= w, NaN the largest.", does_not_
 DOES_NOT_PRECEDE = _each("does_not_precede", "t >= w, or w is NaN.", does_not_precede)
 
 
-# Keys of narrow components, in float64: see `mcf.kernels.narrow_keys`.
+# Keys of narrow components, in float64: see `mcf.kernels.ordering`.
 
 
 def summed(x, limit, huge):

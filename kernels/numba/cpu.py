@@ -19,13 +19,17 @@ from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import BLOCK, Fold
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba.loops import blocks_in_place, fold_loops, integer_sums, picking, shared
+from mcf.kernels.numba.loops import (
+    blocks_in_place,
+    fold_loops,
+    integer_sums,
+    picking,
+    prepared,
+)
 from mcf.kernels.numba.loops.element_loops import Table, build
 from mcf.kernels.numba.loops.matrices.factorisations import CpuFactoriser
-from mcf.kernels.numba.loops.one_row import OneRow
 from mcf.kernels.numba.loops.rows import row_loops
-from mcf.kernels.numba.loops.shared import SharedRow
-from mcf.kernels.numba.runtime import pages, streaming, team
+from mcf.kernels.numba.runtime import streaming, team
 from mcf.kernels.numba.runtime.team import SERIAL
 from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.tables import table_of
@@ -79,7 +83,7 @@ class Launch(Prepared):
         self._new = [
             (k, row)
             for k, row in sizes_of.items()
-            if not fields[k].read and max(row, default=0) >= pages.LARGE
+            if not fields[k].read and max(row, default=0) >= streaming.LARGE
         ]
         self._tables: dict[int, array[int]] = {}
 
@@ -118,7 +122,7 @@ class Launch(Prepared):
             table[_SUMS] = sums.ctypes.data
         for k, row in self._new:
             for address, size in zip(addresses[k], row, strict=True):
-                pages.ask(address, size)
+                streaming.ask_pages(address, size)
         streamed = self._large and self._on_lines(addresses)
         loop = self._loop.streamed if streamed else self._loop.address
         if parts == 1:
@@ -138,10 +142,14 @@ class Launch(Prepared):
             return super().row(scalars)
         if self._many and (self._spec.counts < counts or not team.is_native()):
             return super().row(scalars)
-        items = self._owner, self._starts, self._stops
-        kind = SharedRow if self._many else OneRow
         values = self._scalars(scalars)
-        return kind(self._loop, len(self._spec.fields), items, values, counts=counts)
+        given = 0 if values is None else values.ctypes.data
+        fields = dict(zip(Table._fields, Table(0, *self._fixed, given, 0, 0, 0), strict=True))
+        items, keep = len(self._owner), (self, values)
+        return prepared.Call(
+            self._loop.address, fields, len(self._spec.fields), items,
+            counts=items * counts, shared=self._many, keep=keep,
+        )  # fmt: skip
 
     def in_place(self, scalars: Any) -> Callable[[list[int]], Sequence[range]] | None:
         """Return the call in place, see `mcf.kernels.executor.Launch`."""
@@ -224,16 +232,15 @@ class Cpu(CpuFactoriser, Executor):
         self, spec: Fold, rows: int, length: int, device: torch.device
     ) -> Callable[[list[int], int], None] | None:
         if length > BLOCK or rows * length > SERIAL:
-            return shared.long_fold(spec, rows, length)
-        return fold_loops.one_fold(spec, rows, length)
+            return prepared.long_fold(spec, rows, length)
+        return prepared.one_fold(spec, rows, length)
 
     def prepare_product(
         self, spec: Fold, shape: tuple[int, int, int, int], device: torch.device
     ) -> Callable[[list[int], int], None] | None:
         """Prepare a product, see `Executor`; small ones run on the calling thread."""
-        if math.prod(shape) > SERIAL:
-            return shared.SharedProduct(spec, shape) if team.is_native() else None
-        return fold_loops.one_product(spec, *shape)
+        large = math.prod(shape) > SERIAL
+        return prepared.product(spec, shape, large) if team.is_native() or not large else None
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         return fold_loops.product(spec, left, right)
@@ -244,7 +251,7 @@ class Cpu(CpuFactoriser, Executor):
     def prepare_rows(
         self, task: RowTask, shape: tuple[int, int], device: torch.device
     ) -> Callable[[list[int]], None] | None:
-        return row_loops.FewRows(task, shape) if math.prod(shape) <= SERIAL else None
+        return row_loops.prepared(task, shape) if math.prod(shape) <= SERIAL else None
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         integer_sums.add_digits(x, exponent, digits, base)

@@ -7,7 +7,8 @@ The torch executor runs the program of `mcf.convert.rounding`. The others run it
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,13 @@ from mcf.kernels import registry
 from mcf.kernels.components import Components
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, FP32, FP64, Format
-from mcf.kernels.often import often
 
 # Smaller CPU inputs do not pay for compiling a kernel (some 0.1 s): the program takes about 0.1 ms.
 FEWEST = 2048
+# Small inputs have another path, integer arithmetic. It is faster than compiling a kernel of
+# hundreds of operations, and slower than running it: compile after so many requests.
+OFTEN = 256
+_requests: Counter[Hashable] = Counter()
 # A function of components, the dtype of the result and its number of components.
 Program = Callable[[Sequence[Tensor], torch.dtype, int], Components]
 
@@ -117,7 +121,8 @@ def run_few(
     try:
         call = _prepared[key]
     except KeyError:
-        if not often(kind):
+        _requests[kind] += 1
+        if _requests[kind] < OFTEN:
             return None
         if len(_prepared) >= _MOST:
             _prepared.clear()

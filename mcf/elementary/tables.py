@@ -23,7 +23,7 @@ import mcf.kernels
 from mcf.convert.numbers import components_of
 from mcf.elementary import fixed
 from mcf.elementary.format import left_out, working
-from mcf.kernels import cache_files, sealed_files
+from mcf.kernels import cache_files
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -37,7 +37,7 @@ def _files() -> str:
     package, kernels = Path(__file__).parents[1], Path(mcf.kernels.__path__[0])
     found = hashlib.sha256(sys.version.encode())
     try:
-        other = [kernels / "formats.py", kernels / "sealed_files.py"]
+        other = [kernels / "formats.py", kernels / "cache_files.py"]
         tables = [*package.glob("elementary/*.py"), *package.glob("convert/*.py")]
         for path in sorted([*tables, *other]):
             data = path.read_bytes()
@@ -54,7 +54,7 @@ def kept(name: str, make: Callable[[], Tensor]) -> Tensor:
     """Return a contiguous table on the CPU, read from its file, or computed and stored now."""
     key = hashlib.sha256(f"{_at_import} {name}".encode()).hexdigest()
     content = cache_files.read(key) if _at_import and cache_files.root() is not None else None
-    found = None if content is None else sealed_files.unpacked(_MAGIC, key, content)
+    found = None if content is None else cache_files.unpacked(_MAGIC, key, content)
     if found is not None:
         header, data = found
         numbers = np.frombuffer(data, _TYPES[header["type"]]).reshape(header["shape"])
@@ -65,7 +65,7 @@ def kept(name: str, make: Callable[[], Tensor]) -> Tensor:
     if _at_import and kind in _TYPES and cache_files.root() is not None and _files() == _at_import:
         data = made.numpy().astype(_TYPES[kind]).tobytes()
         header = {"type": kind, "shape": list(made.shape)}
-        cache_files.write(key, sealed_files.packed(_MAGIC, key, header, data))
+        cache_files.write(key, cache_files.packed(_MAGIC, key, header, data))
     return made
 
 

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels import sequence
 from mcf.kernels.numba.compile import stored
+from mcf.kernels.numba.loops import native_calls
 from mcf.kernels.numba.runtime import team
 from mcf.kernels.numba.runtime.team import SERIAL
 from tests.helpers import assert_all_same_bits
@@ -220,6 +220,6 @@ def test_code_is_made_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(stored, "native", slowly)
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(sequence.native_of, "none", "of no text") for _ in range(4)]
+        waiting = [pool.submit(native_calls.native, slowly) for _ in range(4)]
         found = [each.result() for each in waiting]
     assert len({*map(id, found)}) == 1

@@ -8,6 +8,7 @@ or on each other taken for results on one.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -148,21 +149,25 @@ def test_calls_at_once_have_rooms_of_their_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_each_thread_has_a_room(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    """All threads come, one after the other: the first has done it all by then."""
+    """All threads come, one after the other, and each finds all blocks left."""
     _, on = _calls(kernel(ADD, FP64, 2, 2), 2 * SERIAL)
     x, y = (_operand(FP64, 2, 2 * SERIAL, seed) for seed in range(2))
-    memory = np.zeros(blocks_in_place._THREAD * threads, np.int64)
+    memory = np.zeros(blocks_in_place.THREAD * threads, np.int64)
     place = memory.ctypes.data
     monkeypatch.setattr(blocks_in_place, "_free", {threads: [(place, memory)]})
 
     def run(address: int, data: int, parts: int) -> None:
+        place = data + 8 * len(on._words)
+        shares = np.ctypeslib.as_array((ctypes.c_int64 * (8 * parts + 8)).from_address(place))
+        left = shares[1:].copy()
         for _ in range(parts):
+            shares[1:] = left
             blocks_in_place.team.native(address)(data)
 
     monkeypatch.setattr(blocks_in_place.team, "run", run)
     on(_places([*x, *x, *y]))
-    rooms = memory.reshape(threads, -1)[:, blocks_in_place._TENSORS :][:, :2] - place
-    size = 8 * blocks_in_place._THREAD
+    rooms = memory.reshape(threads, -1)[:, blocks_in_place.TENSORS :][:, :2] - place
+    size = 8 * blocks_in_place.THREAD
     assert (rooms // size).tolist() == [[k, k] for k in range(threads)]
     assert ((rooms + 8 * on._block) <= size * np.arange(1, threads + 1)[:, None]).all()
 

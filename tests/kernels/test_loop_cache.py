@@ -23,7 +23,7 @@ from mcf.kernels import cache_files, operators
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.numba import cpu
 from mcf.kernels.numba.cache import objects
-from mcf.kernels.numba.compile import emitted
+from mcf.kernels.numba.compile import rewrite
 from mcf.kernels.numba.loops import element_loops
 from tests.helpers import assert_same_bits
 from tests.kernels.loop_cache_cases import adds, compilations, emptied
@@ -131,7 +131,7 @@ def test_numba_makes_no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callbacks.Library, "_add", lambda s: (made.append(s.name), add(s)))
     library, symbol = adds(5)()
     text = library.get_llvm_str()
-    assert objects.load(objects.Code(symbol, emitted.emit(text))) is not None
+    assert objects.load(objects.Code(symbol, rewrite.emit(text))) is not None
     assert not made
     assert library.get_pointer_to_function(symbol)
     assert made
@@ -170,7 +170,7 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_code_that_needs_the_process_is_not_loaded() -> None:
     library, symbol = adds(1)()
-    elf = emitted.emit(library.get_llvm_str())
+    elf = rewrite.emit(library.get_llvm_str())
     assert objects.undefined(elf) == set()
     assert objects.load(objects.Code(symbol, elf)) is not None
     assert objects.load(objects.Code("another", elf)) is None

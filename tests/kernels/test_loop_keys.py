@@ -153,7 +153,7 @@ def test_files_that_change_while_a_process_runs(
     here, deeper = tmp_path / "numba" / "cache", tmp_path / "numba" / "loops" / "rows"
     here.mkdir(parents=True)
     deeper.mkdir(parents=True)
-    for name in ("bind.py", "sealed_files.py", "statements.py"):
+    for name in ("bind.py", "cache_files.py", "statements.py"):
         (tmp_path / name).write_text("")
     (here / "keys.py").write_text("")
     monkeypatch.setattr(keys, "__file__", str(here / "keys.py"))

@@ -15,7 +15,7 @@ import torch
 
 import mcf
 from mcf.kernels.formats import FORMATS, FP16
-from mcf.kernels.narrow_keys import narrow_keys
+from mcf.kernels.ordering import narrow_keys
 from tests.helpers.executors import EXECUTORS
 
 NARROW = [torch.float32, torch.bfloat16, torch.float16]

@@ -14,7 +14,7 @@ import torch
 
 import mcf
 from mcf.kernels import operations
-from mcf.kernels.numba.loops.rows.scan_text import CHUNK
+from mcf.kernels.numba.loops.rows.running import CHUNK
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
 

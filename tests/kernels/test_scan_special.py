@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.numba.loops.rows.scan_text import CHUNK
+from mcf.kernels.numba.loops.rows.running import CHUNK
 from tests.kernels.test_scan import _numbers, _same
 
 

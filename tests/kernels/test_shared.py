@@ -27,7 +27,7 @@ from tests.helpers import assert_all_same_bits, assert_same_bits
 pytest.importorskip("numba", reason="needs Numba")
 
 from mcf.kernels.numba.cpu import SERIAL
-from mcf.kernels.numba.loops import shared
+from mcf.kernels.numba.loops import prepared
 from mcf.kernels.numba.runtime import team
 
 if not team.is_native():
@@ -51,7 +51,7 @@ def _places(tensors: Any) -> list[int]:
 def test_folds_of_long_rows(threads: int, shape: tuple[int, int]) -> None:
     spec = product_fold(FP64, 2, 2, 2)
     call = registry.prepare_fold(spec, *shape, CPU)
-    assert isinstance(call, shared.LongFold)
+    assert isinstance(call, prepared.LongFold)
     for seed in range(2):
         x, y = (_pair(seed + k, *shape) for k in (0, 7))
         out = torch.empty(spec.state, shape[0], dtype=torch.float64)
@@ -67,7 +67,8 @@ def test_products_of_many_elements(threads: int, shape: tuple[int, int, int, int
     batch, rows, inner, columns = shape
     spec = product_fold(FP64, 2, 2, 2)
     call = registry.prepare_product(spec, shape, CPU)
-    assert isinstance(call, shared.SharedProduct)
+    assert isinstance(call, prepared.Call)
+    assert call.shared
     for seed in range(2):
         x, y = _pair(seed, batch, rows, inner), _pair(seed + 7, batch, inner, columns)
         out = torch.empty(spec.state, batch, rows, columns, dtype=torch.float64)
@@ -106,7 +107,8 @@ def test_elements_of_many_items(threads: int) -> None:
     launch = registry.prepare(spec, [[x[0]] * 6])
     assert launch is not None
     call = launch.row(np.ones((1, len(spec.scalars))))
-    assert isinstance(call, shared.SharedRow)
+    assert isinstance(call, prepared.Call)
+    assert call.shared
     for a, b in ((x, y), (y, y)):
         out = [torch.empty(count, dtype=torch.float64) for _ in range(2)]
         assert call(_places([*out, *a, *b])) is None
@@ -142,7 +144,8 @@ def test_counts_of_all_items(threads: int) -> None:
     launch = registry.prepare(COUNTING, [[y, x]])
     assert launch is not None
     call = launch.row(np.ones((1, 0)))
-    assert isinstance(call, shared.SharedRow)
+    assert isinstance(call, prepared.Call)
+    assert call.shared
     for place in (None, 0, SERIAL, None, len(x) - 1):
         given = x.clone()
         if place is not None:

@@ -16,8 +16,7 @@ import torch
 
 import mcf
 from mcf.kernels.numba.loops.rows.row_loops import LONG
-from mcf.kernels.numba.loops.rows.sort_text import PIECE
-from mcf.kernels.numba.loops.rows.words_text import FEW
+from mcf.kernels.numba.loops.rows.sorting import FEW, PIECE
 from tests.helpers import assert_all_same_bits
 from tests.mcf.expansions.inputs import hard
 

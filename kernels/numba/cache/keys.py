@@ -33,7 +33,7 @@ def _files() -> str:
     """Return the digest of this package's files, "" if they cannot be read."""
     numba = Path(__file__).parents[1]
     try:
-        others = ("bind.py", "sealed_files.py", "statements.py")
+        others = ("bind.py", "cache_files.py", "statements.py")
         paths = [*sorted(numba.rglob("*.py")), *(numba.parent / name for name in others)]
         named = [(path.relative_to(numba.parent).as_posix(), path.read_bytes()) for path in paths]
         return digest(named)

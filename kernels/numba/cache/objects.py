@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from mcf.kernels import sealed_files
+from mcf.kernels import cache_files
 
 # Functions that object code may call: those of the C library and of the compiler's runtime, whose
 # names determine their results. LLVM aborts the process if it does not find one.
@@ -46,13 +46,13 @@ class Native(NamedTuple):
 
 
 def packed(key: str, code: Code) -> bytes:
-    """Return the content of a cache file, see `sealed_files`."""
-    return sealed_files.packed(_MAGIC, key, {"symbol": code.symbol}, code.elf)
+    """Return the content of a cache file, see `cache_files`."""
+    return cache_files.packed(_MAGIC, key, {"symbol": code.symbol}, code.elf)
 
 
 def unpacked(key: str, data: bytes) -> Code | None:
     """Return the code in a cache file; None if the content is invalid or has another key."""
-    found = sealed_files.unpacked(_MAGIC, key, data)
+    found = cache_files.unpacked(_MAGIC, key, data)
     return None if found is None else Code(found[0]["symbol"], found[1])
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mcf.kernels import narrow_keys
 from mcf.kernels.decomposition import Decomposition
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
-from mcf.kernels.numba.compile import bits, callbacks, calls, memory, sweeps, vector_loops
+from mcf.kernels.formats import BF16, FP32, FP64, Format
+from mcf.kernels.numba.compile import callbacks, calls, memory, sweeps, vector_loops
 from mcf.kernels.numba.compile.instructions import (
     accumulate,
     bits64,
@@ -32,7 +31,6 @@ from mcf.kernels.numba.compile.settings import Settings
 from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import ComplexFold, Reflection
 from mcf.kernels.rotation import VANISHED, Rotations
-from mcf.kernels.row_tasks import RowTask
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
@@ -147,79 +145,6 @@ def rotations(spec: Rotations, text: str, letters: Mapping[str, int]) -> Any:
     namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
     namespace |= {"ZEROS": (0.0,) * spec.terms, "TERMS": spec.terms}
     return callback(text, f"<mcf numba rotations {spec.parts} {spec.terms}>", namespace)
-
-
-def rows(task: RowTask, text: str, letters: Mapping[str, int], sizes: Mapping[str, float]) -> Any:
-    """Compile the callback of a task on rows.
-
-    Args:
-        task: the declaration.
-        text: the source of the loop.
-        letters: the number of components by operand letter.
-        sizes: the constants that the source names.
-    """
-    settings = Settings(FP64, FP64, (("rc", FP64),))
-    namespace: dict[str, Any] = {
-        "algorithm": calls.algorithm(settings, task.algorithm),
-        "bits64": bits64,
-        "load": memory.loading(FP64, FP64, 0, 1),
-        "put": memory.put,
-        "prefetch": memory.prefetch,
-        **bits.NAMES,
-        **sizes,
-        "HUGEST": np.inf,
-        "LOWEST": -(2**63),
-        "HIGHEST": 2**63 - 1,
-    }
-    if task.key is not None:
-        namespace["key"] = calls.algorithm(settings, task.key)
-    if task.network is not None:
-        namespace["network"] = calls.algorithm(settings, task.network)
-    # Components that are moved without arithmetic; 16-bit ones as the upper bits of float32.
-    carried, register = (FP64, FP64) if task.format == FP64 else (FP32, FP32)
-    kinds = {
-        "r": (task.keys, FP64),
-        "c": (carried, register),
-        "x": (BF16 if task.format == FP16 else task.format, register),
-    }
-    held = {c: (n, *kinds.get(c, (FP64, FP64))) for c, n in letters.items()}
-    narrow = task.narrow
-    if narrow is not None:
-        settings = settings._replace(roundings=(("narrow", narrow.format),))
-        namespace["enter"] = calls.algorithm(settings, narrow.enter)
-        namespace["leave"] = calls.algorithm(settings, narrow.leave)
-        # Operands, results and intermediate buffers.
-        held |= dict.fromkeys("xy", (narrow.count, narrow.format, FP64))
-        held["w"] = narrow.count, FP64, FP64
-    namespace |= _accesses(FP64, held)
-    namespace |= {
-        "load_key": memory.loading(FP64, task.keys, 0, 1),
-        "LIMIT": narrow_keys.limit(task.keys),
-        "advance_key": bits.advancing(8 * int(task.keys.itemsize)),
-        "advance_x": bits.advancing(8 * int(task.format.itemsize)),
-    }
-    return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
-
-
-def peaks(text: str, letters: Mapping[str, tuple[int, Format]], moved: int, keys: Format) -> Any:
-    """Compile the callback of extremes by key; `letters` are components and formats.
-
-    `moved` is the field of the argument struct that counts the tensors gathered at the extremes'
-    indices. `keys` is the format of the keys.
-    """
-    namespace: dict[str, Any] = {
-        "load": memory.loading(FP64, FP64, 0, 1),
-        "put": memory.put,
-        "prefetch": memory.prefetch,
-        "advance_x": bits.advancing(8 * int(keys.itemsize)),
-        **bits.NAMES,
-        "INF": np.inf,
-        "NAN": np.nan,
-        "LIMIT": narrow_keys.limit(keys),
-        "MOVED": moved,
-        **_accesses(FP64, letters),
-    }
-    return callback(text, "<mcf numba peaks>", namespace)
 
 
 def refinement(spec: Refinement, text: str, letters: Mapping[str, int]) -> Any:

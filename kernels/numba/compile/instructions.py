@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numba
@@ -111,3 +112,84 @@ def move(context, target, source, size):
         return c.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.int64), generate
+
+
+def _resized(given: Any, made: Any, size: int) -> Any:
+    """Return an intrinsic that loads a float, converts its size and returns its bits."""
+
+    @intrinsic
+    def load(context, address, i):
+        def generate(c, b, signature, args):
+            cell = b.gep(b.inttoptr(args[0], given.as_pointer()), [args[1]])
+            x = b.load(cell, align=12 - size // 8)
+            x = b.fpext(x, made) if size == 64 else b.fptrunc(x, made)
+            x = b.bitcast(x, ir.IntType(size))
+            return x if size == 64 else b.zext(x, _I64)
+
+        return types.int64(types.uint64, types.int64), generate
+
+    return load
+
+
+@intrinsic
+def call_team(context, entry, function, data, threads):
+    """Intrinsic: run a function by GOMP_parallel on several threads, the calling one included."""
+
+    def generate(c, b, signature, args):
+        kind = ir.FunctionType(ir.VoidType(), [_I64, _I64, _I32, _I32])
+        count = b.trunc(args[3], _I32)
+        b.call(b.inttoptr(args[0], kind.as_pointer()), [args[1], args[2], count, _I32(0)])
+        return c.get_dummy_value()
+
+    given = types.uint64, types.uint64, types.uint64, types.int64
+    return types.void(*given), generate
+
+
+@functools.cache
+def loading_bits(bits: int) -> Any:
+    """Return the intrinsic (address, i) -> unsigned integer i of `bits` bits."""
+    kind = ir.IntType(bits)
+
+    @intrinsic
+    def load(context, address, i):
+        def generate(c, b, signature, args):
+            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            return b.zext(b.load(cell, align=bits // 8), _I64)
+
+        return types.int64(types.uint64, types.int64), generate
+
+    return load
+
+
+@functools.cache
+def storing_bits(bits: int) -> Any:
+    """Return the intrinsic (address, i, value) that stores a value's lower bits as integer i."""
+    kind = ir.IntType(bits)
+
+    @intrinsic
+    def store(context, address, i, value):
+        def generate(c, b, signature, args):
+            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            b.store(b.trunc(args[2], kind), cell, align=bits // 8)
+            return c.get_dummy_value()
+
+        return types.void(types.uint64, types.int64, types.int64), generate
+
+    return store
+
+
+NAMES = {
+    "byte": loading_bits(8),
+    "short": loading_bits(16),
+    "half": loading_bits(32),
+    "put_byte": storing_bits(8),
+    "put_short": storing_bits(16),
+    "put_half": storing_bits(32),
+    "bits64": bits64,
+    "call": call,
+    "call_team": call_team,
+    "beyond": beyond,
+    "move_bytes": move,
+    "widened": _resized(ir.FloatType(), ir.DoubleType(), 64),
+    "narrowed": _resized(ir.DoubleType(), ir.FloatType(), 32),
+}

@@ -27,7 +27,9 @@ def _const(value: int) -> Any:
     return ir.Constant(_I32, value)
 
 
-def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
+def _no_alias(module: Any, instruction: Any, index: int | None, count: int) -> None:
+    if index is None:
+        return
     domain = module.add_metadata(["mcf"])
     scopes = [module.add_metadata([f"mcf field {k}", domain]) for k in range(count)]
     # No store of a kernel overlaps a table.
@@ -290,11 +292,16 @@ def prefetch(context, address, i):
     """Intrinsic (address, i): prefetch the float64 number i, if there is one."""
 
     def generate(c, b, signature, args):
-        pointer = b.inttoptr(b.add(args[0], b.shl(args[1], ir.Constant(_I64, 3))), _BYTE)
-        kind = ir.FunctionType(ir.VoidType(), [_BYTE, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-        # Arguments: read, high locality, data cache.
-        b.call(function, [pointer, _const(0), _const(2), _const(1)])
+        prefetched(b, *args)
         return c.get_dummy_value()
 
     return types.void(types.uint64, types.int64), generate
+
+
+def prefetched(b: Any, address: Any, i: Any) -> None:
+    """Prefetch the float64 number i of an array."""
+    pointer = b.inttoptr(b.add(address, b.shl(i, ir.Constant(_I64, 3))), _BYTE)
+    kind = ir.FunctionType(ir.VoidType(), [_BYTE, _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+    # Arguments: read, high locality, data cache.
+    b.call(function, [pointer, _const(0), _const(2), _const(1)])

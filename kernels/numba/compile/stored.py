@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from mcf.kernels import cache_files
 from mcf.kernels.numba.cache import keys, objects
 from mcf.kernels.numba.cache.objects import Code, Native
-from mcf.kernels.numba.compile import emitted, rewrite
+from mcf.kernels.numba.compile import rewrite
 
 # Number of loops that this process has compiled.
 compiled = 0
@@ -86,6 +86,6 @@ def _code(library: Any, symbol: str) -> Code | None:
     if library.has_dynamic_globals:
         return None
     text = library.get_llvm_str()
-    code = Code(symbol, emitted.emit(rewrite.without_errors(text, symbol) or text))
+    code = Code(symbol, rewrite.emit(rewrite.without_errors(text, symbol) or text))
     needed = objects.undefined(code.elf)
     return code if needed is not None and needed <= objects.CALLABLE else None

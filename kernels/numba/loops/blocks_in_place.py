@@ -20,7 +20,9 @@ import torch
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import INT8
 from mcf.kernels.numba.compile import stored
-from mcf.kernels.numba.loops.element_loops import Loop, Table
+from mcf.kernels.numba.compile.loop import Loop
+from mcf.kernels.numba.loops import element_loops
+from mcf.kernels.numba.loops.element_loops import Table
 from mcf.kernels.numba.runtime import team
 from mcf.kernels.numba.runtime.streaming import LINE
 
@@ -33,81 +35,58 @@ BLOCK = 1 << 14
 _FEWEST, _LONG = 64, 192
 # 64-bit fields of a thread's memory: the loop's argument struct, the row, first and last element of
 # its only item, its shares, the addresses of the tensors; then the workspace.
-_ITEM, _SHARES, _TENSORS, _HEAD = 8, 16, 32, 128
-_THREAD = _HEAD + 2 * BLOCK // _WORD
-# Fields before the tensors' addresses; bytes per element of each tensor.
-_WORDS = 10
-
-_ADDRESSES, _ROWS, _STARTS, _STOPS, _SCALARS, _SUMS, _PARTS, _OWN = range(len(Table._fields))
-
-# Fields: shares of the blocks, the threads' memory, address of the blocks' counts or 0, the loop,
-# number of shares, elements per block, all elements, numbers of results and tensors, scalars.
-# Results are the first tensors; one with elements of 0 bytes is the same for every block.
-_START = """
-def kernel(data):
-    shares, threads, sums, loop = word(data, 0), word(data, 1), word(data, 2), word(data, 3)
-    parts, block, total = number(data, 4), number(data, 5), number(data, 6)
-    results, fields = number(data, 7), number(data, 8)
-"""
-_THREADS = f"""
-own = advance(threads, {_THREAD} * arrival)
-put(own, {_ADDRESSES}, advance(own, {_TENSORS}))
-put(own, {_ROWS}, advance(own, {_ITEM}))
-put(own, {_STARTS}, advance(own, {_ITEM} + 1))
-put(own, {_STOPS}, advance(own, {_ITEM} + 2))
-put(own, {_SCALARS}, word(data, 9))
-put(own, {_PARTS}, 1)
-put(own, {_OWN}, advance(own, {_SHARES}))
-put(own, {_ITEM}, 0)
-put(own, {_ITEM} + 1, 0)
-put(own, {_SHARES + team.SHARE} + 1, 1)
-place = {_WORD * _HEAD}
-for k in range(results):
-    put(own, {_TENSORS} + k, beyond(own, place))
-    place += block * number(data, {_WORDS} + fields + k)
-"""
-_BLOCKS = f"""
-first = item * block
-length = min(block, total - first)
-put(own, {_SUMS}, advance(sums, item))
-put(own, {_ITEM} + 2, length)
-put(own, {_SHARES}, 0)
-put(own, {_SHARES + team.SHARE}, 0)
-for k in range(results, fields):
-    start = first * number(data, {_WORDS} + fields + k)
-    put(own, {_TENSORS} + k, beyond(word(data, {_WORDS} + k), start))
-call(loop, own)
-if sums != 0:
-    if number(sums, item) != 0:
-        continue
-for k in range(results):
-    size = number(data, {_WORDS} + fields + k)
-    target = beyond(word(data, {_WORDS} + k), first * size)
-    move(target, word(own, {_TENSORS} + k), length * size)
-"""
+ITEM, SHARES, TENSORS, HEAD = 8, 16, 32, 128
+THREAD = HEAD + 2 * BLOCK // _WORD
+# Fields before the tensors' addresses; after these, bytes per element of each tensor.
+WORDS = 11
+SHARE = team.SHARE
+ADDRESSES, ROWS, STARTS, STOPS, SCALARS, SUMS, PARTS, OWN = range(len(Table._fields))
 
 
-def _indented(lines: Sequence[str], depth: int) -> list[str]:
-    return ["    " * depth + line for line in lines]
+def block_in_place(item, data, own):
+    """Compute a block into the thread's workspace, and copy it out.
+
+    Fields: address of the blocks' counts or 0, the loop, elements per block, all elements, numbers
+    of results and tensors, scalars. Results are the first tensors; one with elements of 0 bytes is
+    the same for every block.
+    """
+    sums, block, total = word(data, 4), number(data, 6), number(data, 7)
+    results, fields = number(data, 8), number(data, 9)
+    first = item * block
+    length = min(block, total - first)
+    put(own, ADDRESSES, advance(own, TENSORS))
+    put(own, ROWS, advance(own, ITEM))
+    put(own, STARTS, advance(own, ITEM + 1))
+    put(own, STOPS, advance(own, ITEM + 2))
+    put(own, SCALARS, word(data, 10))
+    put(own, SUMS, advance(sums, item))
+    put(own, PARTS, 1)
+    put(own, OWN, advance(own, SHARES))
+    put(own, ITEM, 0)
+    put(own, ITEM + 1, 0)
+    put(own, ITEM + 2, length)
+    put(own, SHARES, 0)
+    put(own, SHARES + SHARE, 0)
+    put(own, SHARES + SHARE + 1, 1)
+    place = 8 * HEAD
+    for k in range(fields):
+        size = number(data, WORDS + fields + k)
+        if k < results:
+            put(own, TENSORS + k, beyond(own, place))
+            place += block * size
+        else:
+            put(own, TENSORS + k, beyond(word(data, WORDS + k), first * size))
+    call(word(data, 5), own)
+    if sums == 0 or number(sums, item) == 0:
+        for k in range(results):
+            size = number(data, WORDS + fields + k)
+            target = beyond(word(data, WORDS + k), first * size)
+            move_bytes(target, word(own, TENSORS + k), length * size)
 
 
 @stored.once
 def _native() -> Any:
-    """Return the loop over blocks."""
-    arrival, *items = team.ITEMS
-    lines = _indented([arrival, *_THREADS.splitlines(), *items], 1)
-    lines += _indented(_BLOCKS.splitlines(), team.ITEMS_DEPTH + 1)
-    text = _START + "\n".join(lines) + "\n"
-
-    def make() -> tuple[Any, str]:
-        from mcf.kernels.numba.compile import compiler
-        from mcf.kernels.numba.compile.instructions import beyond, call, move
-        from mcf.kernels.numba.compile.memory import put
-
-        names = {"put": put, "call": call, "beyond": beyond, "move": move}
-        return compiler.callback(text, "<mcf numba in place>", names)
-
-    return stored.native(("in place", text), make)
+    return Loop(block_in_place).native()
 
 
 # Cached memory for a number of threads, which no running call uses, and its address.
@@ -119,7 +98,7 @@ def _threads(count: int) -> tuple[int, Any]:
     try:
         return _free.setdefault(count, []).pop()
     except IndexError:
-        found = np.empty(_THREAD * count + LINE // _WORD)
+        found = np.empty(THREAD * count + LINE // _WORD)
         return -(-found.ctypes.data // LINE) * LINE, found
 
 
@@ -129,7 +108,9 @@ class InPlace:
     Each element of a result overwrites the operands' element of the same index, or none.
     """
 
-    def __init__(self, loop: Loop, spec: Elementwise, total: int, many: bool, scalars: Any) -> None:
+    def __init__(
+        self, loop: element_loops.Loop, spec: Elementwise, total: int, many: bool, scalars: Any
+    ) -> None:
         """Prepare the loop of a declaration that `allows` it.
 
         Args:
@@ -145,8 +126,8 @@ class InPlace:
         self._block = _elements(spec, sum(sizes))
         self._blocks = -(-total // self._block)
         given = 0 if scalars is None else scalars.ctypes.data
-        head = [loop.address, 0, self._block, total, results, len(sizes), given]
-        self._words = [0, 0, 0, *head, *[0] * len(sizes), *sizes]
+        head = [0, loop.address, self._block, total, results, len(sizes), given]
+        self._words = [0, 0, 0, THREAD, *head, *[0] * len(sizes), *sizes]
         self._keep = loop, scalars
         self._pack = struct.Struct(f"={len(sizes)}Q").pack_into
         # Initial argument structs by the number of shares.
@@ -155,7 +136,7 @@ class InPlace:
     def _table(self, parts: int) -> array[int]:
         if parts not in self._tables:
             words = array("Q", self._words)
-            words[4] = parts
+            words[1] = parts
             self._tables[parts] = words + array("Q", team.shares(self._blocks, parts).tobytes())
         # A copy, since threads may modify it concurrently.
         return self._tables[parts][:]
@@ -170,12 +151,12 @@ class InPlace:
         parts = max(1, min(torch.get_num_threads(), self._blocks)) if self._many else 1
         table, threads = self._table(parts), _threads(parts)
         place = table.buffer_info()[0]
-        table[0], table[1] = place + _WORD * len(self._words), threads[0]
-        self._pack(table, _WORD * _WORDS, *addresses)
+        table[0], table[2] = place + _WORD * len(self._words), threads[0]
+        self._pack(table, _WORD * WORDS, *addresses)
         sums = None
         if self._counts:
             sums = np.zeros(self._blocks)
-            table[2] = sums.ctypes.data
+            table[4] = sums.ctypes.data
         team.run(_native().address, place, parts)
         _free[parts].append(threads)
         return [] if sums is None else self._unwritten(sums)
@@ -202,5 +183,5 @@ def allows(spec: Elementwise) -> bool:
         and not any(f.read and f.written for f in spec.fields)
         and spec.sum_count == spec.counts <= 1
         and not (spec.random or spec.packed)
-        and len(written) <= _HEAD - _TENSORS
+        and len(written) <= HEAD - TENSORS
     )

@@ -202,59 +202,7 @@ def _side_by_side(
     return out
 
 
-class OneFold:
-    """Call a fold or a matrix product on the calling thread, given only addresses.
-
-    Each call uses an argument struct that no concurrent call uses: threads may call concurrently.
-    """
-
-    def __init__(self, spec: Fold, kind: str, items: int, words: dict[str, int]) -> None:
-        """Prepare a kernel; `words` are its sizes by name, except threads and addresses."""
-        with stored.lock:
-            self._call = team.native(compiled(spec, kind).address)
-        self._lanes, self._count = spec.state * LANES, sum(spec.components)
-        self._names = SUM if kind == "sum" else PRODUCT
-        self._sizes = {"parts": 1, **words}
-        self._shares = team.shares(items, 1)
-        self._out, self._end = self._names.index("out"), _WORD * len(self._names)
-        # After the components' addresses: the arrival counter and, one cache line later, the next
-        # item.
-        gap = _WORD * (len(self._shares) // 2 - 1)
-        self._filled = struct.Struct(f"={self._count}QQ{gap}xQ")
-        self._free: list[tuple[int, array[int], Any]] = []
-
-    def _table(self) -> tuple[int, array[int], Any]:
-        """Return the address of a new argument struct, the struct, and the workspace for lanes."""
-        lanes = array("d", bytes(_WORD * self._lanes))
-        words = self._sizes | {"bases": 0, "out": 0, "shares": 0, "lanes": lanes.buffer_info()[0]}
-        room = array("Q", bytes(_WORD * self._count))
-        table = array("Q", [words[name] for name in self._names]) + room
-        table += array("Q", self._shares.tobytes())
-        place = table.buffer_info()[0]
-        table[self._names.index("bases")] = place + self._end
-        table[self._names.index("shares")] = place + self._end + _WORD * self._count
-        return place, table, lanes
-
-    def __call__(self, addresses: list[int], out: int) -> None:
-        """Write the partial sums, float64 [state, rows], to an address."""
-        try:
-            found = self._free.pop()
-        except IndexError:
-            found = self._table()
-        place, table, _ = found
-        table[self._out] = out
-        self._filled.pack_into(table, self._end, *addresses, 0, 0)
-        self._call(place)
-        self._free.append(found)
-
-
 _WORD = 8
-
-
-def one_fold(spec: Fold, rows: int, length: int) -> OneFold:
-    """Return the fold of contiguous [rows, length], one block per row."""
-    sizes = {"total": length, "blocks": 1, "items": rows, "step": STEP}
-    return OneFold(spec, "sum", rows, sizes)
 
 
 def product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int, dict[str, int]]:
@@ -269,12 +217,6 @@ def product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int,
         "across": across,
     }
     return batch * across * down, words
-
-
-def one_product(spec: Fold, batch: int, rows: int, inner: int, columns: int) -> OneFold:
-    """Return the matrix product of contiguous [batch, rows, inner] and [batch, inner, columns]."""
-    items, words = product_sizes(batch, rows, inner, columns)
-    return OneFold(spec, "product", items, words)
 
 
 def _halve(spec: Fold, state: Tensor) -> Tensor:

@@ -14,8 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.numba.runtime import pages, team
-from mcf.kernels.sequence import native_of
+from mcf.kernels.formats import BF16, FP32, FP64
+from mcf.kernels.numba.cache import objects
+from mcf.kernels.numba.compile import stored
+from mcf.kernels.numba.compile.loop import Loop, chosen
+from mcf.kernels.numba.runtime import streaming, team
 
 # Elements of an item, a multiple of 8; smallest number of elements worth a compilation.
 BLOCK, MANY = 1 << 16, 1 << 13
@@ -23,72 +26,61 @@ BLOCK, MANY = 1 << 16, 1 << 13
 # gather are faster.
 SPARSE = {8: 16, 4: 16, 2: 4}
 
-_WORDS = "mask counts total shares parts".split()
-# Loads and stores by element size in bytes.
-_ACCESS = {8: ("number", "put"), 4: ("half", "put_half"), 2: ("short", "put_short")}
+# Operands, which do not overlap: results, sources, and originals.
+OUT, SOURCE, ORIGINAL = range(3)
+# Formats by element size in bytes, whose components have the bits of every format of this size.
+_FORMATS = {8: (FP64, FP64), 4: (FP32, FP32), 2: (BF16, FP32)}
 
 
-def _text(terms: int, size: int, into: bool) -> str:
-    """Return the source of the loop over blocks of a masked selection.
-
-    `counts[k]` is the number of selected elements before block k. The operands are the targets,
-    then the sources. With `into`, originals follow: the target is the next source element where the
-    mask is True, and the original's element elsewhere.
-    """
-    load, store = _ACCESS[size]
-    parts = range(terms)
-    lines = ["def kernel(data):"]
-    for k, name in enumerate(_WORDS):
-        kind = "number" if name in ("total", "parts") else "word"
-        lines.append(f"    {name} = {kind}(data, {k})")
-    names = [f"{kind}{c}" for kind in ("out", "x", *(("y",) if into else ())) for c in parts]
-    lines += [f"    {name} = word(data, {len(_WORDS) + k})" for k, name in enumerate(names)]
-    lines += ["    " + line for line in team.ITEMS]
-    if into:
-        body = [
-            # The index after the last element is out of bounds.
-            "last = max(number(counts, item + 1), 1)",
-            "for i in range(i, stop):",
-            "    k, m = min(j, last - 1), byte(mask, i) != 0",
-            *(f"    {store}(out{c}, i, {load}(x{c}, k) if m else {load}(y{c}, i))" for c in parts),
-            "    j += m",
-        ]
-    else:
-        eight = [
-            line
-            for k in range(8)
-            for line in (
-                *(f"        {store}(out{c}, j, {load}(x{c}, i + {k}))" for c in parts),
-                f"        j += (w >> {8 * k}) & 1",
-            )
-        ]
-        body = [
-            "last = number(counts, item + 1)",
-            # Eight stores end at most where the next block's output begins.
-            "while i + 8 <= stop and j + 8 <= last:",
-            "    w = number(mask, i >> 3)",
-            "    if w != 0:",
+def _selected(item, data, workspace):
+    """Write a block's selected elements; `counts` are the numbers of them before each block."""
+    mask, counts, total = word(data, 4), word(data, 5), number(data, 6)
+    out, x = words(data, 7), words(data, 7 + TERMS)
+    i, stop = item * BLOCK, min(total, (item + 1) * BLOCK)
+    j, last = number(counts, item), number(counts, item + 1)
+    # Eight stores end at most where the next block's output begins.
+    while i + 8 <= stop and j + 8 <= last:
+        eight = number(mask, i >> 3)
+        if eight != 0:
             # The lowest bit of each nonzero byte.
-            *(f"        w |= w >> {k}" for k in (4, 2, 1)),
-            *eight,
-            "    i += 8",
-            "while j < last:",
-            "    if byte(mask, i) != 0:",
-            *(f"        {store}(out{c}, j, {load}(x{c}, i))" for c in parts),
-            "        j += 1",
-            "    i += 1",
-        ]
-    depth = "    " * (team.ITEMS_DEPTH + 1)
-    head = [f"i, stop = item * {BLOCK}, min(total, (item + 1) * {BLOCK})"]
-    lines += [depth + line for line in [*head, "j = number(counts, item)", *body]]
-    return "\n".join(lines) + "\n"
+            eight |= eight >> 4
+            eight |= eight >> 2
+            eight |= eight >> 1
+            for k in range(8):
+                store(OUT, out, j, load(SOURCE, x, i + k))
+                j += (eight >> (8 * k)) & 1
+        i += 8
+    while j < last:
+        if byte(mask, i) != 0:
+            store(OUT, out, j, load(SOURCE, x, i))
+            j += 1
+        i += 1
+
+
+def _inserted(item, data, workspace):
+    """Write the next source element where the mask is True, and the original's elsewhere."""
+    mask, counts, total = word(data, 4), word(data, 5), number(data, 6)
+    out, x, y = words(data, 7), words(data, 7 + TERMS), words(data, 7 + 2 * TERMS)
+    j, last = number(counts, item), max(number(counts, item + 1), 1)
+    for i in range(item * BLOCK, min(total, (item + 1) * BLOCK)):
+        # The index after the last element is out of bounds.
+        k, here = min(j, last - 1), byte(mask, i) != 0
+        store(OUT, out, i, choose(here, load(SOURCE, x, k), load(ORIGINAL, y, i)))
+        j += here
+
+
+@stored.once
+def _native(terms: int, size: int, into: bool) -> objects.Native:
+    operand = (*_FORMATS[size], terms)
+    function, algorithms = (_inserted if into else _selected), {"choose": chosen}
+    return Loop(function, terms, [operand] * 3, algorithms).native()
 
 
 def _usable(mask: Tensor, tensors: Sequence[Tensor]) -> bool:
     return (
         mask.numel() >= MANY
         and mask.dtype is torch.bool
-        and tensors[0].element_size() in _ACCESS
+        and tensors[0].element_size() in _FORMATS
         and all(t.is_contiguous() and t.dtype is tensors[0].dtype for t in tensors)
     )
 
@@ -110,12 +102,12 @@ def _run(mask: Tensor, starts: array[int], tensors: Sequence[Tensor], terms: int
     items = len(starts) - 1
     parts = min(items, torch.get_num_threads() if mask.numel() > team.SERIAL else 1)
     shares = team.shares(items, parts)
-    places = mask.data_ptr(), starts.buffer_info()[0], mask.numel(), shares.buffer_info()[0], parts
-    table = array("Q", [*places, *(t.data_ptr() for t in tensors)])
+    head = [shares.buffer_info()[0], parts, 0, 0]
+    places = mask.data_ptr(), starts.buffer_info()[0], mask.numel()
+    table = array("Q", [*head, *places, *(t.data_ptr() for t in tensors)])
     for out in tensors[:terms]:
-        pages.ask(out.data_ptr(), out.numel() * size)
-    address = native_of("picking", _text(terms, size, into)).address
-    team.run(address, table.buffer_info()[0], parts)
+        streaming.ask_pages(out.data_ptr(), out.numel() * size)
+    team.run(_native(terms, size, into).address, table.buffer_info()[0], parts)
 
 
 def picked(x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:

@@ -27,7 +27,6 @@ import mcf
 from mcf.convert import conversions, rounding
 from mcf.convert.numbers import components_of, nearest
 from mcf.expansions.ops.order.neighbours import largest
-from mcf.kernels import often
 from mcf.kernels.formats import FORMATS, FP64, Format
 from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.draws import bell
@@ -122,7 +121,7 @@ def test_conversion_of_any_count_is_the_nearest_expansion(
         with mcf.executor(executor):
             for prepared in (False, True)[: 1 + (executor == "numba")]:
                 # By a kernel that is compiled as soon as it is asked for, where there is one.
-                monkeypatch.setattr(often, "OFTEN", 1 if prepared else 1000)
+                monkeypatch.setattr(conversions, "OFTEN", 1 if prepared else 1000)
                 monkeypatch.setattr(conversions, "_prepared", {})
                 for some, given in _some(x):
                     got = rounding.convert(given, target, into)
@@ -146,7 +145,7 @@ def test_conversion_kernel_runs_for_many_and_not_where_an_element_is_left_out(
     assert conversions.run(rounding.nearest, x, F32, 2) is not None
     few = [c[:64].clone() for c in x]
     assert conversions.run(rounding.nearest, few, F32, 2) is None
-    monkeypatch.setattr(often, "OFTEN", 1)
+    monkeypatch.setattr(conversions, "OFTEN", 1)
     monkeypatch.setattr(conversions, "_prepared", {})
     assert conversions.run_few(rounding.nearest, few, F32, 2) is not None
 
@@ -167,15 +166,15 @@ def test_conversion_kernel_is_prepared_when_asked_for_often_and_unseen(
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(conversions, "_launch", lambda *given: asked.append(given))
-    monkeypatch.setattr(often, "_asked", Counter())
+    monkeypatch.setattr(conversions, "_requests", Counter())
     monkeypatch.setattr(conversions, "_prepared", {})
     x = mcf.tensor(["0.1", "-3"], dtype=F64)
-    for _ in range(often.OFTEN - 1):
+    for _ in range(conversions.OFTEN - 1):
         x.float()
     assert not asked
     x.float(), x.float(), x.to(F32)
     assert len(asked) == 1
-    monkeypatch.setattr(often, "OFTEN", 0)
+    monkeypatch.setattr(conversions, "OFTEN", 0)
     with Seen():
         x.double(), x.half()
     assert x.to("meta").half().dtype is torch.float16

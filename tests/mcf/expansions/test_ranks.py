@@ -21,8 +21,8 @@ import mcf
 from mcf.expansions.ops.order import order as orders
 from mcf.expansions.ops.reductions import quantiles
 from mcf.kernels import operations
-from mcf.kernels.numba.loops.rows.extreme_text import TOGETHER
-from mcf.kernels.search import DEPTH, PIECE, search
+from mcf.kernels.numba.loops.rows.searching import TOGETHER
+from mcf.kernels.ordering import DEPTH, PIECE, search
 from tests.helpers import assert_all_same_bits
 from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS

@@ -1,122 +1,172 @@
 """The CPU's loops over rows (`mcf.kernels.row_tasks`), for large and small inputs.
 
-Fields of a loop's argument struct: rows, count, the address of the shares, their number, the
-address of the threads' workspaces; the task's options and the number of moved components; the
-tensors.
+Fields of a loop's argument struct after its head (`compile.bound`): rows, count; the task's options
+and the number of moved components; the addresses of the tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import math
 import struct
 from array import array
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from mcf.kernels.formats import FP64, Format
-from mcf.kernels.numba.cache import keys, objects
-from mcf.kernels.numba.compile import rewrite, stored
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.numba.cache import objects
+from mcf.kernels.numba.compile import stored
+from mcf.kernels.numba.compile.language import same
+from mcf.kernels.numba.compile.loop import Loop, chosen
+from mcf.kernels.numba.loops.prepared import Call
 from mcf.kernels.numba.loops.rows import (
-    extreme_text,
+    extremes,
+    lanes,
     peaks,
-    product_text,
-    rest_text,
-    scan_text,
-    side_extreme_text,
-    side_text,
-    sort_text,
+    products,
+    running,
+    searching,
+    sorting,
     transposing,
-    words_text,
 )
-from mcf.kernels.numba.loops.rows.side_text import LANES
-from mcf.kernels.numba.runtime import pages, team
-from mcf.kernels.row_tasks import Narrow, RowTask
+from mcf.kernels.numba.loops.rows.lanes import LANES
+from mcf.kernels.numba.runtime import streaming, team
+from mcf.kernels.ordering import limit
+from mcf.kernels.row_tasks import RowTask
 
 _WORD = 8
-_TEXTS = {
-    "sort": sort_text,
-    "cumsum": scan_text,
-    "cumprod": scan_text,
-    "prod": product_text,
-    "rest": rest_text,
-    "spread": rest_text,
-}
-# Tasks whose fields are only those of the tensors.
+_PEAKS = frozenset({"highest", "lowest"})
+_EXTREMES = frozenset({"largest", "smallest"})
+_RUNNING_EXTREMES = frozenset({"running_largest", "running_smallest"})
+_RUNNING = frozenset({"cumsum", "cumprod"}) | _RUNNING_EXTREMES
+# Tasks without keys and indices.
 _PLAIN = frozenset({"cumsum", "cumprod", "prod", "rest", "spread"})
 
 
-# Tasks whose generated source depends on formats.
-_NARROW = frozenset({"sort", "running_largest", "running_smallest"})
+def _running(task: RowTask, side: bool) -> Loop:
+    """Return the loop of running sums and products, or of products."""
+    narrow = task.narrow
+    held = FP64 if narrow is None else narrow.format
+    count = task.terms if narrow is None else narrow.count
+    # With one component the algorithm is the network already.
+    network = task.network if task.terms > 1 else None
+    algorithms = {"algorithm": task.algorithm, "network": network or task.algorithm}
+    names: dict[str, Any] = {"NETWORK": network is not None, "NARROW": narrow is not None}
+    names |= {"COUNT": count, "SMALLER": _smaller(held)}
+    if narrow is None:
+        names |= {"enter": same, "leave": same}
+    else:
+        algorithms |= {"enter": narrow.enter, "leave": narrow.leave}
+    function = products.product if task.name == "prod" else running.lanes if side else running.row
+    expansions = [(FP64, FP64, task.terms)] * (3 if task.name == "prod" else 6)
+    operands = [*expansions, (held, FP64, count), (FP64, FP64, count)]
+    return Loop(function, task.terms, operands, algorithms, names, held, rewritten=True)
 
 
-def _text(task: RowTask) -> ModuleType:
-    return _TEXTS.get(task.name, extreme_text)
+def _smaller(fmt: Format) -> int:
+    """Return log2 of 8 bytes over the size of an element."""
+    return 4 - int(fmt.itemsize).bit_length()
 
 
-def _side(task: RowTask) -> ModuleType:
-    return side_text if task.name in _PLAIN else side_extreme_text
-
-
-def _sizes() -> dict[str, float]:
-    """Return the constants that the sources of loops over rows name."""
-    names = ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")
-    found = {name: getattr(scan_text, name) for name in names}
-    return {**found, "LANES": side_text.LANES, "AWAY": side_text.AWAY}
-
-
-@functools.cache
-def _loop(
-    name: str,
-    terms: int,
-    side: bool,
-    formats: tuple[Format, Format],
-    narrow: Narrow | None,
-) -> objects.Native:
-    task = RowTask(name, terms, format=formats[0], keys=formats[1], narrow=narrow)
-    text = _side(task) if side else _text(task)
-    # Other tasks have no narrow numbers.
-    source = text.source(
-        terms, name, *(formats if name in _NARROW else () if narrow is None else (narrow,))
-    )
-    letters = text.letters(terms) if side else dict.fromkeys("rsed", terms)
-
-    def make() -> tuple[Any, str]:
-        from mcf.kernels.numba.compile import compiler
-
-        function = compiler.rows(task, source, letters, _sizes())
-        if name in _PLAIN:
-            return rewrite.rewritten(function)
-        return function
-
-    parts = ("rows", name, source, keys.algorithm(task.algorithm))
+def _extreme(task: RowTask, side: bool) -> Loop:
+    """Return the loop of extremes or of running extremes."""
+    algorithms = {"algorithm": task.algorithm, "choose": chosen}
+    names: dict[str, Any] = {"canonical": same, "first_of": extremes.leading}
     if task.key is not None:
-        parts = (*parts, keys.algorithm(task.key))
-    if narrow is not None:
-        ends = [keys.algorithm(each) for each in (narrow.enter, narrow.leave)]
-        parts = (*parts, *ends, narrow.format, narrow.count)
-    if name in _NARROW:
-        # Names of loads and stores contain the operand letter.
-        parts = (*parts, *(fmt.name for fmt in formats))
-    return stored.native(parts, make)
+        algorithms["key"] = task.key
+        names["canonical"] = extremes.always if side else extremes.if_needed
+    if task.keys != FP64:
+        names |= {"canonical": extremes.of_sum, "first_of": extremes.summed}
+        algorithms["key"] = task.key
+    names |= {"NARROW": task.keys != FP64, "LIMIT": limit(task.keys)}
+    names |= {"LARGEST": task.name.endswith("largest"), "SMALLER": _smaller(task.format)}
+    if task.name in _RUNNING_EXTREMES:
+        function = extremes.lanes_running if side else extremes.running
+    else:
+        function = extremes.lanes_extreme if side else extremes.extreme
+    # Moved components are not computed with; 16-bit ones are the upper bits of float32.
+    register = FP64 if task.format == FP64 else FP32
+    moved = BF16 if task.format == FP16 else task.format
+    expansion, single = (FP64, FP64, task.terms), (FP64, FP64, 1)
+    operands = [(task.keys, FP64, task.terms), expansion, expansion, single, single]
+    operands += [(moved, register, 1), (register, register, 1)]
+    return Loop(function, task.terms, operands, algorithms, names, task.format)
+
+
+def _peak(task: RowTask, side: bool) -> Loop:
+    """Return the loop of extremes by first components."""
+    sums = task.keys in (BF16, FP16)
+    algorithms = {"compared": peaks.exact_sum if sums else peaks.first_component}
+    names: dict[str, Any] = {"LIMIT": limit(task.keys), "SMALLER": _smaller(task.keys)}
+    names["runner_up"] = peaks.second_of_sums if sums else peaks.second_of_components
+    operands = [(task.keys, FP64, task.terms), *[(FP64, FP64, 1)] * 7]
+    return Loop(peaks.peak, task.terms, operands, algorithms, names, task.format)
+
+
+def _other(function: Any) -> Callable[[RowTask, bool], Loop]:
+    """Return the loop of tasks on float64 expansions without variants."""
+
+    def loop(task: RowTask, side: bool) -> Loop:
+        operands, plain = [(FP64, FP64, task.terms)] * 4, task.name in _PLAIN
+        algorithms = {"algorithm": task.algorithm}
+        return Loop(function, task.terms, operands, algorithms, {}, task.format, rewritten=plain)
+
+    return loop
+
+
+_LOOPS: dict[str, Callable[[RowTask, bool], Loop]] = {
+    **dict.fromkeys(("cumsum", "cumprod", "prod"), _running),
+    **dict.fromkeys(_EXTREMES | _RUNNING_EXTREMES, _extreme),
+    **dict.fromkeys(_PEAKS, _peak),
+    "sort": _other(sorting.sort),
+    "rest": _other(products.rest),
+    "spread": _other(products.spread),
+    "search_left": _other(searching.search),
+    "search_right": _other(searching.search),
+}
+
+
+@stored.once
+def _native(task: RowTask, side: bool) -> objects.Native:
+    if task.name.startswith("search") and task.terms == 1:
+        return _other(searching.search_numbers)(task, side).native(task.name)
+    return _LOOPS[task.name](task, side).native(task.name)
 
 
 def _address(task: RowTask, side: bool = False) -> int:
-    with stored.lock:
-        formats = task.format, task.keys
-        return _loop(task.name, task.terms, side, formats, task.narrow).address
+    """Return the address of a task's loop, row by row or of adjacent rows."""
+    return _native(dataclasses.replace(task, moved=0, options=(), inner=1), side).address
 
 
-def _options(task: RowTask, step: int = sort_text.ROWS, wide: int = 1) -> list[int]:
-    if task.name == "prod":
-        return [task.inner, wide]
-    if task.name in _PLAIN:
+def _fields(task: RowTask, *more: int) -> list[int]:
+    """Return the fields between the sizes and the addresses."""
+    if task.name in ("rest", "spread"):
         return []
-    return [*task.options, *([step] if task.name == "sort" else []), task.moved]
+    if task.name == "sort":
+        return [*(more or (sorting.ROWS,)), *task.options, task.moved]
+    if task.name.startswith("search"):
+        return [*task.options]
+    if task.name in ("cumsum", "cumprod"):
+        return [task.inner]
+    return [task.inner, *more] if task.name == "prod" else [task.inner, task.moved, *more]
+
+
+def _workspace(task: RowTask, side: bool, count: int) -> int:
+    """Return the 64-bit entries of workspace per thread, for rows of `count` elements."""
+    if task.name in ("cumsum", "cumprod"):
+        return running.workspace(task.terms, side)
+    if task.name == "sort":
+        return sorting.workspace(count)
+    if task.name == "prod":
+        return products.product_workspace(task.terms, count)
+    if task.name == "rest":
+        return products.rest_workspace(task.terms, count)
+    if task.name.startswith("search"):
+        return searching.WORKSPACE
+    return extremes.workspace(task.terms, task.moved) if side else 0
 
 
 # Greatest length of rows that are processed in adjacent lanes although row by row is possible.
@@ -130,9 +180,9 @@ def _beside(task: RowTask, shape: tuple[int, int]) -> bool:
     rows, count = shape
     if rows * count < _FEW:
         return False
-    if task.name in ("largest", "smallest"):
+    if task.name in _EXTREMES:
         # Long rows are cut.
-        return 2 * rows >= LANES or (task.inner == 1 and count >= side_extreme_text.LONG)
+        return 2 * rows >= LANES or (task.inner == 1 and count >= extremes.LONG)
     return 2 * rows >= LANES and (
         task.name in _SHORT and (task.inner > 1 or count < _SHORT[task.name])
     )
@@ -141,57 +191,68 @@ def _beside(task: RowTask, shape: tuple[int, int]) -> bool:
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
     """Run a task, see `mcf.kernels.executor.Executor.rows`."""
     rows, count = shape
-    if task.name in peaks.NAMES:
-        peaks.run(task, shape, addresses)
-        return True
-    if task.name == "prod":
-        _products(task, shape, addresses)
-        return True
     if task.name == "sort" and count >= LONG:
         _long_rows(task, shape, addresses)
+        return True
+    if task.name in _PEAKS:
+        items, entries, fields = _of_peaks(task, shape)
+        _call(task, shape, (items, entries), fields, addresses)
+        return True
+    if task.name == "prod":
+        wide = products.columns(rows, count, task.inner)
+        entries = products.product_workspace(task.terms, count, wide)
+        sizes = products.items(rows, count, task.inner), entries
+        _call(task, shape, sizes, _fields(task, wide), addresses)
         return True
     side = _beside(task, shape)
     if task.inner > 1 and not side:
         return _of_few_columns(task, shape, addresses)
-    cut = task.name in ("largest", "smallest") and task.inner == 1
-    items = rows
-    if side and not (cut and count >= side_extreme_text.LONG):
-        items = side_text.items(rows)
-    options = [task.inner, *_options(task)] if side else _options(task)
-    threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
-    parts = max(1, min(threads, items))
-    shares = team.shares(items, parts)
-    text = _side(task) if side else _text(task)
-    size = task.moved if text is side_extreme_text else count
-    more = {} if task.narrow is None or side else {"narrow": True}
-    room = parts * text.room(task.terms, size, **more)
-    work = torch.empty(room, dtype=torch.int64, device="cpu")
-    head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
-    table = array("Q", [*head, *options, *addresses])
-    pages.ask(work.data_ptr(), _WORD * room)
-    plain = _WORD if task.narrow is None else int(task.narrow.format.itemsize)
-    for k, place in enumerate(addresses[: _results(task)] if task.name in _WHOLE else ()):
+    cut = task.name in _EXTREMES and task.inner == 1 and count >= extremes.LONG
+    items = lanes.items(rows) if side and not cut else rows
+    for k, address in enumerate(addresses[: _results(task)] if task.name in _WHOLE else ()):
+        plain = _WORD if task.narrow is None else int(task.narrow.format.itemsize)
         # Moved components have an element size of their own.
         moved = _WORD if k == 0 else int(task.format.itemsize)
-        pages.ask(place, (plain if task.name in _PLAIN else moved) * rows * count)
-    team.run(_address(task, side), table.buffer_info()[0], parts)
+        streaming.ask_pages(address, (plain if task.name in _PLAIN else moved) * rows * count)
+    sizes = items, _workspace(task, side, count)
+    _call(task, shape, sizes, _fields(task), addresses, side=side)
     return True
 
 
-def _products(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
-    """Multiply rows, several of them together."""
-    rows, count = shape
-    wide = product_text.columns(rows, count, task.inner)
-    items = product_text.items(rows, count, task.inner)
-    threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
+def _call(
+    task: RowTask,
+    shape: tuple[int, int],
+    sizes: tuple[int, int],
+    fields: Sequence[int],
+    addresses: Sequence[int],
+    *,
+    side: bool = False,
+    work: int | None = None,
+) -> None:
+    """Call a task's loop for items with workspaces; `work` is the address of existing ones."""
+    items, entries = sizes
+    threads = torch.get_num_threads() if math.prod(shape) > team.SERIAL else 1
     parts = max(1, min(threads, items))
     shares = team.shares(items, parts)
-    room = parts * product_text.room(task.terms, count, wide)
-    work = torch.empty(room, dtype=torch.int64, device="cpu")
-    head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
-    table = array("Q", [*head, *_options(task, wide=wide), *addresses])
-    pages.ask(work.data_ptr(), _WORD * room)
-    team.run(_address(task), table.buffer_info()[0], parts)
+    room = torch.empty(0 if work else parts * entries, dtype=torch.int64, device="cpu")
+    streaming.ask_pages(room.data_ptr(), _WORD * room.numel())
+    head = [shares.buffer_info()[0], parts, work or room.data_ptr(), entries, *shape]
+    table = array("Q", [*head, *fields, *addresses])
+    team.run(_address(task, side), table.buffer_info()[0], parts)
+
+
+def _of_peaks(task: RowTask, shape: tuple[int, int]) -> tuple[int, int, list[int]]:
+    """Return items, entries of workspace and fields for extremes by first components."""
+    (rows, count), inner = shape, task.inner
+    fold = peaks.folded(count, inner)
+    tiles = -(-inner // peaks.TILE)
+    digits, least = task.options
+    sign = 1.0 if task.name == "highest" else -1.0
+    numbers = struct.unpack(
+        "=3Q", struct.pack("=3d", sign, 2.0 ** (3 - digits), 2.0 ** (least + 2))
+    )
+    items = rows // inner * tiles if fold else -(-rows // peaks.ROWS)
+    return items, peaks.workspace(count, fold), _fields(task, fold, tiles, *numbers)
 
 
 # Numbers of a row from which its sort is cut into steps that threads share.
@@ -199,25 +260,22 @@ LONG = 1 << 15
 
 
 def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
-    """Sort long rows one after the other; see `sort_text`."""
+    """Sort long rows one after the other; see `sorting`."""
     rows, count = shape
     threads = torch.get_num_threads() if count > team.SERIAL else 1
-    pieces, bins = -(-count // sort_text.PIECE), words_text.COUNTED
-    work = torch.empty(sort_text.long_room(count, threads), dtype=torch.int64, device="cpu")
-    address, head = _address(task), work[2 * count : 2 * count + sort_text.HEAD].numpy()
-    counts = work[2 * count + sort_text.HEAD :][: pieces * bins].numpy()
-
-    def run(step: int, items: int, here: list[int]) -> None:
-        parts = min(threads, items)
-        shares = team.shares(items, parts)
-        table = [1, count, shares.buffer_info()[0], parts, work.data_ptr()]
-        words = array("Q", [*table, *_options(task, step), *here])
-        team.run(address, words.buffer_info()[0], parts)
-
+    pieces, bins = -(-count // sorting.PIECE), sorting.COUNTED
+    work = torch.empty(sorting.long_workspace(count, threads), dtype=torch.int64, device="cpu")
+    head = work[2 * count : 2 * count + sorting.HEAD].numpy()
+    counts = work[2 * count + sorting.HEAD :][: pieces * bins].numpy()
     sizes = [int(fmt.itemsize) for fmt in task.formats]
     for row in range(rows):
         here = [a + size * count * row for a, size in zip(addresses, sizes, strict=True)]
-        run(sort_text.INTEGERS, pieces, here)
+
+        def run(step: int, items: int, here: list[int] = here) -> None:
+            fields, each = _fields(task, step), (items, sorting.COUNTED)
+            _call(task, (1, count), each, fields, here, work=work.data_ptr())
+
+        run(sorting.INTEGERS, pieces)
         lows, highs, unlike = (counts[k : 3 * pieces : 3] for k in range(3))
         low, high = int(lows.min()), int(highs.max())
         # Differences within a piece, and between pieces.
@@ -225,22 +283,21 @@ def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) 
         # The lower of a word's 63 bits are its index.
         below = (count - 1).bit_length()
         lost = max(0, (high - low).bit_length() - (63 - below))
-        shift = max(0, ((high - low) >> lost).bit_length() - words_text.BITS)
+        shift = max(0, ((high - low) >> lost).bit_length() - sorting.BITS)
         head[:] = low, lost, below, shift, bits & ((1 << lost) - 1) != 0
-        run(sort_text.COUNTS, pieces, here)
+        run(sorting.COUNTS, pieces)
         # In each bin the first piece's numbers come first.
         each = counts.reshape(pieces, bins)
         ends = each.T.cumsum().reshape(bins, pieces).T
         each[:] = ends - each
-        run(sort_text.WORDS, pieces, here)
+        run(sorting.WORDS, pieces)
         counts[:bins] = ends[-1]
-        run(sort_text.BINS, bins, here)
+        run(sorting.BINS, bins)
 
 
 # Tasks with as many results as elements, and tasks with one result per row.
-_RUNNING = frozenset({"cumsum", "cumprod", "running_largest", "running_smallest"})
 _WHOLE = _RUNNING | {"spread"}
-_TURNED = _RUNNING | {"largest", "smallest"}
+_TURNED = _RUNNING | _EXTREMES
 
 
 def _results(task: RowTask) -> int:
@@ -284,48 +341,16 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
     return True
 
 
-class FewRows:
-    """Call a loop with the addresses of its tensors, on the calling thread.
-
-    Each call uses an argument struct that no concurrent call uses: threads may call concurrently.
-    """
-
-    def __init__(self, task: RowTask, shape: tuple[int, int]) -> None:
-        """Prepare the task for tensors of a shape (rows, elements per row)."""
-        self._call = team.native(_address(task))
-        self._shape, self._options = shape, _options(task)
-        self._room = _text(task).room(task.terms, shape[1])
-        self._at = _WORD * (5 + len(self._options))
-        self._free: list[tuple[int, array[int], array[int]]] = []
-
-    def _table(self, count: int) -> tuple[int, array[int], array[int]]:
-        """Return the address of a new argument struct for tensors, the struct, the workspace."""
-        work = array("Q", bytes(_WORD * max(1, self._room)))
-        head = [*self._shape, 0, 1, work.buffer_info()[0], *self._options]
-        table = array("Q", head) + array("Q", bytes(_WORD * (count + 2 * _SHARE)))
-        place = table.buffer_info()[0]
-        table[2] = place + self._at + _WORD * count
-        # The end of the only share.
-        table[len(head) + count + _SHARE + 1] = self._shape[0]
-        return place, table, work
-
-    def __call__(self, addresses: list[int]) -> None:
-        """Apply the loop."""
-        try:
-            found = self._free.pop()
-        except IndexError:
-            found = self._table(len(addresses))
-        place, table, _ = found
-        # After the addresses: the arrival counter and, one cache line later, the next item.
-        _filled(len(addresses)).pack_into(table, self._at, *addresses, 0, 0)
-        self._call(place)
-        self._free.append(found)
-
-
-# Fields of a share of the items, see `team.shares`.
-_SHARE = 8
-
-
-@functools.cache
-def _filled(count: int) -> struct.Struct:
-    return struct.Struct(f"={count}QQ{_WORD * (_SHARE - 1)}xQ")
+def prepared(task: RowTask, shape: tuple[int, int]) -> Call:
+    """Return the call of a task for tensors of a shape (rows, elements per row), on one thread."""
+    entries = _workspace(task, False, shape[1])
+    more = (1,) if task.name == "prod" else ()
+    words = {"shares": 0, "parts": 1, "works": 0, "entries": entries}
+    words |= {"rows": shape[0], "count": shape[1]}
+    words |= {f"field {k}": x for k, x in enumerate(_fields(task, *more))}
+    tensors = len(task.formats) if task.name not in _PLAIN else 2 * task.terms
+    if task.name == "rest":
+        tensors += 1
+    if task.name.startswith("search"):
+        tensors = 1 + 2 * task.terms
+    return Call(_address(task), words, tensors, shape[0], workspace=entries)

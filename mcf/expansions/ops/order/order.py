@@ -20,7 +20,7 @@ from mcf.expansions.launch.row_functions import arranged
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations, registry
 from mcf.kernels.formats import FORMATS, FP64
-from mcf.kernels.narrow_keys import limit, narrow_keys
+from mcf.kernels.ordering import limit, narrow_keys
 from mcf.kernels.row_tasks import RowTask
 
 # Smaller rows are sorted entirely.

@@ -19,7 +19,7 @@ from mcf.expansions.ops.order.order import keys
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations
-from mcf.kernels.search import search
+from mcf.kernels.ordering import search
 
 aten = torch.ops.aten
 

@@ -18,8 +18,8 @@ from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import registry
 from mcf.kernels.formats import FORMATS, FP64
 from mcf.kernels.operators import ADD, COPYSIGN, EQ, LT, MAXIMUM, MUL, SUB, WHERE
+from mcf.kernels.ordering import running_extremes
 from mcf.kernels.row_tasks import RowTask, along
-from mcf.kernels.running import running_extremes
 
 aten = torch.ops.aten
 
