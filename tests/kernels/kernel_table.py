@@ -124,7 +124,8 @@ def muon_kernels() -> list[Elementwise]:
 def clipping_kernels() -> list[Elementwise]:
     """What StableAdamW sums before its step, under each of its arithmetics."""
     found = arithmetics(set(mcf.optim.StableAdamW.precisions))
-    return [kernel(stable_adamw.RATIOS, a, False) for a in found]
+    # Arithmetics that differ in the weight alone have one kernel.
+    return list(dict.fromkeys(kernel(stable_adamw.RATIOS, a, False) for a in found))
 
 
 def accumulation_kernels() -> list[Elementwise]:
@@ -211,7 +212,7 @@ _STEPS = re.compile(
     r"adamw_(?!amsgrad)\w+_(bf16|fp32|fp64)_(wide|strict)"
     r"|adamw_(plus_fp16_wide|master_fp16_wide|light_fp16_strict|(plus|master)_\w+_metrics)"
     r"|\w+_(plus_bf16_wide_metrics|light_bf16_strict|plain_fp64_wide)"
-    r"|ratios_(plus|8bit)_bf16"
+    r"|ratios_(single_pair|ratio8_ue6m2)_bf16_wide"
 )
 # Parts of AdamW's step, of the same functions.
 _PARTS = re.compile(r"adamw_(fold|finish)_")

@@ -75,7 +75,7 @@ EVERYDAY = {
         "adamw_split8_bf16_wide",
         "adamax_plus_bf16_wide",
         "lion_light_bf16_wide",
-        "muon_nesterov_fp32_bf16",
+        "muon_nesterov_float32_float32_bf16_wide",
         "expansion_fma_222_fp64_one_y",
         "expansion_(sqrt|compare)_2+_fp16",
         "expansion_lt_22_fp32",
