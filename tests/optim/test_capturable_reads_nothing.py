@@ -20,7 +20,7 @@ import mcf
 from mcf.optim import AdamW, Muon
 from tests.optim.helpers import BF16, FP64, assert_same, parameter, stored
 from tests.optim.test_capturable import EIGHT_BITS, needs_triton
-from tests.optim.variants import VARIANTS, Variant, recent
+from tests.optim.variants import RECENT_RULES, VARIANTS, Variant
 
 
 class Without(TorchDispatchMode):
@@ -81,41 +81,33 @@ def on_fake_device(
         assert optimizer.state[params[0]]["step"].device.type == "cuda"
 
 
-@pytest.mark.sampled(every=4)
-@pytest.mark.parametrize("variant", [*VARIANTS, *recent(3)], ids=str)
-def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant: Variant) -> None:
-    options = {k: v for k, v in variant.options.items() if k != "lr"}
-    on_fake_device(monkeypatch, variant.make, (), **options)
+RULES = [
+    (v.make, {k: x for k, x in v.options.items() if k != "lr"})
+    for v in [*VARIANTS, *RECENT_RULES, Variant("muon", Muon, {})]
+]
+OPTIONS: list[dict[str, Any]] = [
+    {"max_grad_norm": 1.0},
+    {"max_grad_norm": 1.0, "nonfinite": "skip"},
+    {"nonfinite": "skip"},
+    {"max_grad_value": 1.0},
+    {"precision": "stochastic"},
+    {"precision": "plus", "low": "stochastic"},
+    {"precision": "eco"},
+    {"compute_dtype": BF16},
+    {"track_metrics": True},
+    {"decouple_lr": True, "peak_lr": 1.0},
+    {"precision": EIGHT_BITS},
+    {"precision": "split8_" + EIGHT_BITS, "track_metrics": True, "nonfinite": "skip"},
+]
 
 
-@pytest.mark.sampled(every=4)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_grad_norm": 1.0},
-        {"max_grad_norm": 1.0, "nonfinite": "skip"},
-        {"nonfinite": "skip"},
-        {"max_grad_value": 1.0},
-        {"precision": "stochastic"},
-        {"precision": "plus", "low": "stochastic"},
-        {"precision": "eco"},
-        {"compute_dtype": BF16},
-        {"track_metrics": True},
-        {"decouple_lr": True, "peak_lr": 1.0},
-        {"precision": EIGHT_BITS},
-        {"precision": "split8_" + EIGHT_BITS, "track_metrics": True, "nonfinite": "skip"},
-    ],
-    ids=str,
-)
-def test_nothing_is_read_under_options(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+@pytest.mark.sampled(every=6)
+@pytest.mark.parametrize("given", [(), ("found_inf",), ("found_inf", "grad_scale")], ids=len)
+@pytest.mark.parametrize(("make", "options"), [*RULES, *((AdamW, o) for o in OPTIONS)], ids=str)
+def test_nothing_is_read_from_a_device(
+    monkeypatch: pytest.MonkeyPatch, make: Any, options: dict[str, Any], given: tuple[str, ...]
 ) -> None:
-    for given in ((), ("found_inf",), ("found_inf", "grad_scale")):
-        on_fake_device(monkeypatch, AdamW, given, **options)
-
-
-def test_muon_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_fake_device(monkeypatch, Muon, ())
+    on_fake_device(monkeypatch, make, given, **options)
 
 
 @pytest.mark.sampled

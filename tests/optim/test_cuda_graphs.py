@@ -12,8 +12,8 @@ from torch.nn import Parameter
 from mcf.optim import AdamW, Muon
 from tests.helpers import assert_same_bits
 from tests.helpers.gpu_waits import no_waiting
-from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, cases, random, stored
-from tests.optim.variants import RECENT_RULES, VARIANTS, Variant
+from tests.optim.helpers import BF16, FP32, FP64, assert_same, cases, random, stored
+from tests.optim.variants import RECENT_RULES, VARIANTS
 
 pytestmark = pytest.mark.gpu
 
@@ -80,41 +80,30 @@ def replayed(make: Any, dtype: torch.dtype, count: int, **options: Any) -> tuple
     return optimizer, graph, load
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, *RECENT_RULES], ids=str)
-def test_replays_are_eager_steps(variant: Variant) -> None:
-    expected = eager(variant.make, BF16, 8, **variant.options)
-    found, _, _ = replayed(variant.make, BF16, 8, **variant.options)
-    assert_same(stored(found), counted_on_device(stored(expected)))
-
-
 def counted_on_device(found: dict[str, Tensor]) -> dict[str, Tensor]:
     """Counts and numbers are compared where the device has them."""
     return {name: t.cuda() for name, t in found.items()}
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
-def test_replays_under_every_precision(case: Case) -> None:
-    options = {"lr": 1e-2, "eps": 1e-6, **case.options()}
-    expected = eager(AdamW, case.dtype, 6, **options)
-    found, _, _ = replayed(AdamW, case.dtype, 6, **options)
-    assert_same(stored(found), counted_on_device(stored(expected)))
+OPTIONS: list[dict[str, Any]] = [
+    {"max_grad_norm": 0.5},
+    {"nonfinite": "skip"},
+    {"max_grad_value": 0.1},
+    {"track_metrics": True},
+    {"precision": "plus", "low": "stochastic"},
+    {"precision": "8bit", "track_metrics": True},
+]
+REPLAYED = [
+    *((v.make, BF16, v.options) for v in [*VARIANTS, *RECENT_RULES]),
+    *((AdamW, c.dtype, {"lr": 1e-2, "eps": 1e-6, **c.options()}) for c in cases()),
+    *((AdamW, BF16, options) for options in OPTIONS),
+]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_grad_norm": 0.5},
-        {"nonfinite": "skip"},
-        {"max_grad_value": 0.1},
-        {"track_metrics": True},
-        {"precision": "plus", "low": "stochastic"},
-        {"precision": "8bit", "track_metrics": True},
-    ],
-    ids=str,
-)
-def test_replays_under_options(options: dict[str, Any]) -> None:
-    expected = eager(AdamW, BF16, 6, **options)
-    found, _, _ = replayed(AdamW, BF16, 6, **options)
+@pytest.mark.parametrize(("make", "dtype", "options"), REPLAYED, ids=str)
+def test_replays_are_eager_steps(make: Any, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    expected = eager(make, dtype, 8, **options)
+    found, _, _ = replayed(make, dtype, 8, **options)
     assert_same(stored(found), counted_on_device(stored(expected)))
     if "max_grad_norm" in options:
         assert_same_bits(found.grad_norm, expected.grad_norm)
