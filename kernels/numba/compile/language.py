@@ -23,10 +23,6 @@ LLVM vectorises; ANY may overlap every other one. Further names are those of a `
 algorithms, and constants.
 """
 
-# Fields of a share of the items, see `team`.
-SHARE = 8
-
-
 def items(data):
     """Call a loop for each item that this thread claims: first those of one share, then others.
 

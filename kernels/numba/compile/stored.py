@@ -1,4 +1,9 @@
-"""Load compiled loops from the cache of files, or compile and store them."""
+"""Load compiled loops from the cache of files, or compile and store them.
+
+A first running sum of pairs takes 2.7 s of processor time without the cache, with Numba's import,
+and 0.6 s with it; a first exponential 0.57 and 0.02 s. Delete this, `cache` and
+`mcf.kernels.cache_files` when Numba's own cache loads code without the import of its compiler.
+"""
 
 from __future__ import annotations
 
