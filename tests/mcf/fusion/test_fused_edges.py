@@ -48,3 +48,24 @@ def test_integers_that_change_between_calls(backend: str) -> None:
     fast = torch.compile(f, backend=mcf.fused if backend == "mcf" else backend)
     for n in (2, 3, 2**53 + 1):
         same(fast(x, n), f(x, n))
+
+
+def test_zeros_that_a_movement_fills_in() -> None:
+    """The mutant: a constant other than 0 is recorded first."""
+
+    def f(x: Any, y: Any) -> Any:
+        return torch.tril(x * y) + x, torch.triu(x @ y, 1) * 3.0
+
+    x, y = expansion((2, 2), 1), expansion((2, 2), 2)
+    for got, want in zip(torch.compile(f, backend=mcf.fused)(x, y), f(x, y), strict=True):
+        same(got, want)
+
+
+def test_systems_that_use_numbers_of_another() -> None:
+    """The third product has factors of both rows; the mutant takes rows for systems."""
+
+    def f(x: Any) -> Any:
+        return torch.cat([x[0], x[0, :1], x[1, 1:]]) * x.reshape(-1)
+
+    x = expansion((2, 2), 1)
+    same(torch.compile(f, backend=mcf.fused)(x), f(x))
