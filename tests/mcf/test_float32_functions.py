@@ -1,9 +1,9 @@
 """Elementary functions in float32 components, `mcf.set_registers("float32")`.
 
 *Derived bound* (`mcf.elementary.function_bounds` over another format) against MPFR, with what
-underflow may cost; the bits of the torch and Numba executors; no tensor of float64. Mutants: a
-table and a constant of one component, a reduction that is a component short, a logarithm beside 1
-that is not scaled.
+underflow may cost; no tensor of float64. `test_float32_fused.py` has the bits of executors.
+Mutants: a table and a constant of one component, a reduction that is a component short, a logarithm
+beside 1 that is not scaled.
 """
 
 from __future__ import annotations
@@ -152,23 +152,6 @@ def test_powers_have_exact_logarithms(terms: int) -> None:
     exponents = [-149, -126, -1, 0, 1, 24, 127]
     powers = split([Fraction(2) ** k for k in exponents], terms)
     assert_all_same_bits(elementary.log2(powers), split([*exponents], terms))
-
-
-# Eight seconds each to compile the loops of a function.
-@pytest.mark.sampled(slow=3)
-@pytest.mark.parametrize(
-    ("name", "executor"),
-    [("exp", "numba")]
-    + [pytest.param(n, e, marks=pytest.mark.slow) for n in NAMES for e in ("numba", "triton")],
-)
-def test_executors_have_the_bits_of_torch(name: str, executor: str) -> None:
-    if executor == "triton":
-        pytest.importorskip("triton", reason="triton has wheels for Linux only")
-    for terms in (1, 2, 3, 4) if executor == "numba" and name != "exp" else (2,):
-        for x in inputs(name, FP32, terms, 200, 5):
-            expected = getattr(elementary, name)(*x)
-            with mcf.executor(executor):
-                assert_all_same_bits(getattr(elementary, name)(*x), expected)
 
 
 @by_name

@@ -69,7 +69,8 @@ by_name = pytest.mark.parametrize("name", DERIVATIVES)
 
 def _given(name: str, fmt: Format, terms: int) -> Components:
     """Return expansions all bits of which count."""
-    if name == "ndtri":
+    if name in ("ndtri", "polygamma_5"):
+        # Next to an end, or at ends of the intervals of a table.
         x = torch.tensor(POINTS[name], dtype=fmt.dtype)
         return tuple(x * f for f in (1.0, 0.8125 * 2.0**-54, -0.71875 * 2.0**-108, 2.0**-163))
     return full(POINTS[name], fmt, terms)
@@ -90,7 +91,9 @@ def test_branches(name: str) -> None:
 @pytest.mark.usefixtures("on_torch")
 @by_name
 def test_branches_of_other_formats(name: str) -> None:
-    for fmt, terms in ((FP64, 2), (FP64, 1), (FP64, 3), (FP32, 3), (BF16, 2), (FP16, 4)):
+    # Other points are beyond the range of 16-bit formats.
+    narrow = ((BF16, 2), (FP16, 4)) if name in AIRY else ()
+    for fmt, terms in ((FP64, 2), (FP64, 1), (FP64, 3), (FP32, 3), *narrow):
         assert 0 < _worst(name, fmt, terms) <= 1, (fmt.name, terms)
 
 
