@@ -1,8 +1,8 @@
 """Values and derivatives at every scale, see `tests.helpers.derivative_sweep`.
 
-By default a few functions are tried, of one format each; the rest is slow. A result that is known
-to be wrong somewhere is in `KNOWN`, with the reason, and has to be wrong there. Caught mutants:
-derivatives of the first component alone, torch's formulas in the components' own range.
+At every change each function is tried at some sizes, of one format; the rest is slow. A result that
+is known to be wrong somewhere is in `KNOWN`, with the reason, and has to be wrong there. Caught
+mutants: derivatives of the first component alone, torch's formulas in the components' own range.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _results_known_to_be_wrong(name: str, fmt: str) -> set[str]:
 @pytest.mark.parametrize("name", sweep.ELEMENTWISE)
 def test_elementwise_at_some_scales_is_within_the_bound(name: str) -> None:
     function = sweep.ELEMENTWISE[name]
-    tally = sweep.elementwise(function, sweep.FORMATS["fp32"], 2, every=6 * function.operands**2)
+    tally = sweep.elementwise(function, sweep.FORMATS["fp32"], 2, every=8 * function.operands**2)
     if function.operands == 1:
         tally.take(sweep.second_derivatives(function, sweep.FORMATS["fp64"], 2))
     assert tally.tried > 0
@@ -187,7 +187,7 @@ SQUARED = {
     ("name", "fmt"),
     everyday(
         [(name, fmt) for name in SAMPLED for fmt in ("fp32", "fp16")],
-        lambda name, fmt: name in SQUARED or (SAMPLED.index(name) % 4 == 0 and fmt == "fp32"),
+        lambda name, fmt: name in SQUARED or (SAMPLED.index(name) % 6 == 0 and fmt == "fp32"),
     ),
 )
 def test_samples_at_three_scales_are_within_the_bound(name: str, fmt: str) -> None:
@@ -197,7 +197,7 @@ def test_samples_at_three_scales_are_within_the_bound(name: str, fmt: str) -> No
     assert failures <= known, "\n" + "\n".join(sweep.table(tally.failures, 1))
 
 
-@pytest.mark.sampled(every=78)
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("name", sweep.ELEMENTWISE)
 def test_elementwise_at_every_scale_is_within_the_bound(name: str, fmt: str) -> None:
@@ -209,7 +209,8 @@ def test_elementwise_at_every_scale_is_within_the_bound(name: str, fmt: str) -> 
 
 
 # Three seconds each, and sixteen hundred.
-@pytest.mark.sampled(every=801, slow=8)
+@pytest.mark.slow
+@pytest.mark.sampled(slow=8)
 @pytest.mark.parametrize("fmt", FORMATS[:3])
 @pytest.mark.parametrize("name", sweep.sampled_names())
 def test_samples_at_every_scale_are_within_the_bound(name: str, fmt: str) -> None:

@@ -135,7 +135,8 @@ def test_numbers_of_a_formula_are_those_of_each_operation(count: int) -> None:
     got = fused_formulas.composed(_limited, near, zero, 0.1)
     expected = _limited(fused_formulas._apply, near, zero, 0.1)
     assert_all_same_bits(got.components, expected.components)
-    x, y = (mcf.tensor([3.0] * count, dtype=torch.float32, terms=k) for k in (1, 2))
+    x = mcf.tensor([3.0] * count, dtype=torch.float32, terms=1)
+    y = mcf.tensor(["7.3"] * count, dtype=torch.float32, terms=2)
     for a, b in ((x, y), (y, x)):
         assert_all_same_bits(torch.lerp(a, b, 0.1).components, (a + 0.1 * (b - a)).components)
 

@@ -346,6 +346,17 @@ def test_modes_and_transforms_see_the_operators() -> None:
     assert_all_same_bits(slope.components, (x * 2).components, "grad")
 
 
+def test_selection_compares_numbers_that_the_format_does_not_hold() -> None:
+    """They are compared as they are, and then rounded."""
+    low, high = torch.tensor([0.1, 0.1, 1.0, -0.0]), torch.tensor([1e-9, 2.0**-33, 0.0, 0.0])
+    x = mcf.MCFTensor([low, high])
+    for bound in (0.1, -0.0, 2**60 + 1, 1e300, math.nan):
+        with mcf.executor("torch"):
+            expected = [x.clamp_min(bound), x.clamp_max(bound)]
+        for _ in range(2):
+            assert_all_same_bits(_parts([x.clamp_min(bound), x.clamp_max(bound)]), _parts(expected))
+
+
 def test_float16_selection_keeps_the_bits_of_nan() -> None:
     """A register would set a NaN's quiet bit."""
     nan = torch.tensor([0x7D01, 0x3C00], dtype=torch.int16).view(torch.float16)
