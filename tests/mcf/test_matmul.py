@@ -7,12 +7,14 @@ algorithms are in tests/kernels/test_fold.py; here a product of leading componen
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import mcf
+from mcf.expansions.dispatch.torch_functions import forward
 from mcf.kernels.fold_bounds import fold_bound
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP64, Format
 from mcf.reductions.products import matmul
@@ -190,3 +192,28 @@ def test_gradient() -> None:
     with torch.no_grad():
         assert_all_same_bits(x.grad.components, (g @ y.mT).components)
         assert_all_same_bits(y.grad.components, (x.mT @ g).components)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "ij,jk->ik", "ji,jk->ik", "ij,kj->ik", "ji,kj->ik", "ij,jk->ki", "ij,jk", "ij,ij->ij",
+        "ii,ij->ij", "ij,kl->ik", " i j , j k -> i k",
+    ],
+)  # fmt: skip
+def test_einsum_of_two_matrices_has_the_bits_and_layout_of_torchs_steps(equation: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    first = [torch.rand(3, 3, generator=generator).double() for _ in range(4)]
+    a, b = (mcf.MCFTensor([first[k], first[k + 1] * 2.0**-60]) for k in (0, 2))
+    for x, y in ((a, b), (a.mT, b), (a, b.mT), (a[:1], b)):
+        found: list[Any] = []
+        for function in (torch.einsum, lambda *given: forward(torch.einsum, given, {})):
+            try:
+                found.append(function(equation, x, y))
+            except RuntimeError as error:
+                found.append(str(error))
+        if isinstance(found[1], str):
+            assert found[0] == found[1]
+        else:
+            assert found[0].stride() == found[1].stride()
+            assert all(map(torch.equal, found[0].components, found[1].components))
