@@ -87,7 +87,7 @@ def of_a_tenth() -> plt.Figure:
     for k, part in enumerate(parts):
         name = ("bf16, first", "second component", "third component")[k]
         row(axes, (3 - k) * STRIDE, exact(part), 8, span, name)
-    row(axes, 0 * STRIDE, single, 24, span, "float32")
+    row(axes, 0, single, 24, span, "float32")
     errors = [float(abs(exact(*parts[:n]) / tenth - 1)) for n in (1, 2, 3)]
     assert errors[0] < 2.0**-8
     assert errors[1] < 2.0**-16
@@ -108,10 +108,10 @@ def of_two_sum() -> plt.Figure:
     row(axes, 4 * STRIDE, exact(a), 8, span, "a")
     row(axes, 3 * STRIDE, exact(b), 8, span, "b")
     row(axes, 2 * STRIDE, exact(a) + exact(b), 15, span, "a + b, exactly")
-    row(axes, 1 * STRIDE, exact(s), 8, span, "s = RN(a + b)")
+    row(axes, STRIDE, exact(s), 8, span, "s = RN(a + b)")
     sign = "" if exact(e) > 0 else "-"
-    label = f"e = a + b - s  ({sign} sign)" if sign else "e = a + b - s"
-    row(axes, 0 * STRIDE, exact(e), 8, span, label)
+    said = f"e = a + b - s  ({sign} sign)" if sign else "e = a + b - s"
+    row(axes, 0, exact(e), 8, span, said)
     figure.subplots_adjust(left=0.01, right=0.99, top=0.99, bottom=0.01)
     return figure
 
