@@ -142,7 +142,11 @@ def _scope(function: FunctionType, names: Mapping[str, Any], made: dict[Any, Any
     """Return the function with its open names bound, and the functions that it calls likewise."""
     scope: dict[str, Any] = {"__builtins__": builtins}
     for name in function.__code__.co_names:
-        own = names.get(name, function.__globals__.get(name))
+        own = function.__globals__.get(name)
+        if name in names:
+            if isinstance(own, FunctionType):
+                raise NameError(f"{function.__module__} defines {name!r}, a name of the language")
+            own = names[name]
         if isinstance(own, FunctionType):
             if own not in made:
                 made[own] = jit(_scope(own, names, made))

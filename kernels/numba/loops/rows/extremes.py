@@ -96,7 +96,7 @@ def of_sum(x):
     return key(x, LIMIT, HUGE)
 
 
-def beyond(x, edge):
+def precedes_edge(x, edge):
     """Return whether a first component is beyond the edge."""
     return x < edge if LARGEST else x > edge
 
@@ -111,7 +111,7 @@ def running(item, data, workspace):
         stop = min(start + TOGETHER, count)
         edge, left = edge_of(best), 0
         for i in range(base + start, base + stop):
-            left += 1 if beyond(first_of(load(KEYS, keys, i)), edge) else 0
+            left += 1 if precedes_edge(first_of(load(KEYS, keys, i)), edge) else 0
         if left == stop - start:
             for i in range(base + start, base + stop):
                 put(places, i, place)
