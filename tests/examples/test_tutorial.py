@@ -14,7 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "pretraining.md"
 
 def commands() -> list[list[str]]:
     """Arguments of each pretrain.py in the page."""
-    lines = re.findall(r"^\$ \S+python examples/pretrain.py (.*)$", PAGE.read_text(), re.MULTILINE)
+    pattern = re.compile(r"^\S+python examples/pretrain.py (.*)$", re.MULTILINE)
+    lines = pattern.findall(PAGE.read_text())
     return [shlex.split(line) for line in lines]
 
 
