@@ -23,6 +23,7 @@ LLVM vectorises; ANY may overlap every other one. Further names are those of a `
 algorithms, and constants.
 """
 
+
 def items(data):
     """Call a loop for each item that this thread claims: first those of one share, then others.
 
