@@ -39,6 +39,21 @@ def complex_angle(a, b, x, y):
     return rn(div(rn(absolute(x) + absolute(y)), where(size > ZERO, size, const(1e999))))
 
 
+def gram(x, y):
+    """Return |x|^2, |y|^2 and both parts of x conj(y), of one component a part."""
+    return (
+        rn(rn(x[0] * x[0]) + rn(x[1] * x[1])),
+        rn(rn(y[0] * y[0]) + rn(y[1] * y[1])),
+        rn(rn(x[0] * y[0]) + rn(x[1] * y[1])),
+        rn(rn(x[1] * y[0]) - rn(x[0] * y[1])),
+    )
+
+
+def added(x, y):
+    """Return the sums of the results of `gram`."""
+    return rn(x[0] + y[0]), rn(x[1] + y[1]), rn(x[2] + y[2]), rn(x[3] + y[3])
+
+
 def complex_rotation1(a, b, g, tolerance):
     """Return the cosine, the complex sine, |cos| of the rows' angle, and |t|.
 
@@ -188,3 +203,21 @@ def _total(n):
 
 FUSED = family("complex_fused", "x, y, z", _fused, "(Re x) y + z.", fma=FMA)
 TOTAL = family("complex_total", "x, y", _total, "x + y.", total=ADD)
+REAL = family(
+    "complex_real",
+    "x",
+    lambda n: ["return " + ", ".join(f"x[{k}]" if k < n else "ZERO" for k in range(2 * n))],
+    "Re x, as a complex number.",
+)
+MEAN = family(
+    "complex_mean",
+    "x, y",
+    lambda n: [
+        "p = absolute(rn(rn(x[0] + y[0]) * const(0.5)))",
+        f"return rn(p + absolute(rn(rn(x[{n}] - y[{n}]) * const(0.5))))",
+    ],
+    "|Re| + |Im| of (x + conj(y)) / 2, by first components.",
+    rn=rn,
+    const=const,
+    absolute=absolute,
+)
