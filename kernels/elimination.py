@@ -29,6 +29,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from types import ModuleType
+from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination as complex_formulas
 from mcf.kernels.algorithms import elimination as formulas
@@ -96,5 +97,5 @@ def elimination(kind: str, fmt: Format, terms: int, parts: int = 1) -> Eliminati
     heads = f.ROOT_OF_POSITIVE if kind == "cholesky" else f.NONZERO_OR_ONE
     first = f.FIRST_NOT_POSITIVE if kind == "cholesky" else f.FIRST_ZERO
     used = (heads, quotient, update, f.MAGNITUDE, f.PRODUCT, first, f.SIGNED)
-    chosen = reflection.CHOSEN[parts * terms]
-    return Elimination(kind, fmt, parts * terms, *(family[terms] for family in used), chosen)
+    own: list[Any] = [family[terms] for family in used]
+    return Elimination(kind, fmt, parts * terms, *[*own, reflection.CHOSEN[parts * terms]])

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination, complex_rotation, elimination, ieee
 from mcf.kernels.algorithms import reflection as formulas
@@ -83,6 +84,7 @@ class Refinement:
 @functools.cache
 def refinement(terms: int, parts: int = 1) -> Refinement:
     """Return the corrections for numbers of `terms` components (per part, for complex numbers)."""
+    own: tuple[Any, ...]
     if parts == 2:
         f, g = complex_elimination, complex_rotation
         own = g.TOTAL, f.DIFFERENCE, g.FUSED, f.OVER_REAL, dict.fromkeys(f.TERMS, ieee.SQRT[1])
@@ -91,6 +93,6 @@ def refinement(terms: int, parts: int = 1) -> Refinement:
         own = ieee.ADD, ieee.SUB, ieee.FMA, ieee.DIV, dict.fromkeys(ieee.ADD, ieee.SQRT[1])
         same = dict.fromkeys(ieee.ADD, formulas.conjugate)
         own += (elimination.MAGNITUDE, dict.fromkeys(ieee.ADD, formulas.mean), same)
-    found = (family[terms] for family in own)
+    found: list[Any] = [family[terms] for family in own]
     halved = formulas.HALVED[parts * terms]
-    return Refinement(parts * terms, parts, products(terms, parts), *found, halved)
+    return Refinement(parts * terms, parts, products(terms, parts), *[*found, halved])

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination, distillation, elimination, ieee
 from mcf.kernels.algorithms import complex_reflection as complex_formulas
@@ -83,6 +84,8 @@ class Products:
 @functools.cache
 def products(terms: int, parts: int = 1) -> Products:
     """Return sums of products of numbers with `terms` components (per part, for complex ones)."""
+    own: tuple[Any, ...]
+    sums: dict[str, Any]
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
     if parts == 2:
@@ -102,7 +105,8 @@ def products(terms: int, parts: int = 1) -> Products:
     trees = [f"term(x[{k}], y[{k}])" for k in range(count)]
     while len(trees) > 1:
         trees = [f"merge({p}, {q})" for p, q in zip(trees[::2], trees[1::2], strict=True)]
-    name, both = f"tree{parts}{terms}", {k: sums[k] for k in ("term", "merge")}
+    name = f"tree{parts}{terms}"
+    both: dict[str, Any] = {k: sums[k] for k in ("term", "merge")}
     tree = written(name, "x, y", [f"return {trees[0]}"], "Partial sums of x y.", **both)
     order = (sums["term"], sums["merge"], sums["combine"], tree, sums["alone"], sums["joined"])
     return Products(parts * terms, parts * fold.state, count, settle, total, *order, *own)
@@ -155,6 +159,7 @@ class Reflection:
 @functools.cache
 def reflection(terms: int, parts: int = 1) -> Reflection:
     """Return the reflections for numbers of `terms` components (per part, for complex numbers)."""
+    own: tuple[Any, ...]
     if parts == 2:
         own = (complex_formulas.SCALED_PARTS, complex_formulas.REFLECTOR)
         f = complex_elimination
@@ -164,5 +169,5 @@ def reflection(terms: int, parts: int = 1) -> Reflection:
         own = (formulas.SCALED, formulas.REFLECTOR, ieee.DIV, ieee.MUL, ieee.MINUS)
         own += (elimination.LESS_PRODUCT, ieee.SUB, elimination.MAGNITUDE, elimination.STILL_FLAT)
     shaped = formulas.ONE_LIKE[parts * terms], formulas.ZERO_LIKE[parts * terms]
-    own = (family[terms] for family in own)
-    return Reflection(parts * terms, parts, products(terms, parts), *own, *shaped)
+    found: list[Any] = [family[terms] for family in own]
+    return Reflection(parts * terms, parts, products(terms, parts), *[*found, *shaped])

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination, complex_rotation, elimination
 from mcf.kernels.algorithms import rotation as formulas
@@ -95,6 +96,7 @@ class Rotations:
 @functools.cache
 def rotations(terms: int, parts: int = 1) -> Rotations:
     """Return the sweeps for numbers of `terms` components (per part, for complex numbers)."""
+    own: tuple[Any, ...]
     sums = products(terms, parts)
     if parts == 2:
         own = complex_rotation.gram, complex_rotation.added
@@ -103,4 +105,4 @@ def rotations(terms: int, parts: int = 1) -> Rotations:
     else:
         own = formulas.gram, formulas.added, formulas.ROTATION[terms], formulas.ROTATED[terms]
         size = elimination.MAGNITUDE[terms]
-    return Rotations(parts * terms, parts, sums, size, *own, formulas.converged)
+    return Rotations(parts * terms, parts, sums, size, *[*own, formulas.converged])

@@ -258,6 +258,8 @@ def compiled(loop: Loop) -> callbacks.Callback:
         "over_exactly": vector_loops.over(),
         # Across matrices LLVM would copy short rows by gathers, which take twice as long.
         "each": vector_loops.over(0 if loop.across else 1),
+        # Likewise for a column of a panel.
+        "one_by_one": vector_loops.over(0),
         **{name: inlining.algorithm(settings, each) for name, each in loop.algorithms.items()},
         **loop.constants,
     }

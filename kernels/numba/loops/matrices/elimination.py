@@ -50,7 +50,7 @@ def cholesky(
         first[0, lane] = (REAL(info[which]),)
         for i in range(width):
             arguments = (panel, i, length, lane, matrix, base + i * columns, 1)
-            each(0, width, read_number, arguments)
+            one_by_one(0, width, read_number, arguments)
     for j in range(width):
         column = j * length
         d = panel[column + j]
@@ -66,7 +66,7 @@ def cholesky(
         info[which] = int(first[0, lane][0])
         for i in range(width):
             arguments = (matrix, base + i * columns, 1, panel, i, length, lane)
-            each(0, width, write_number, arguments)
+            one_by_one(0, width, write_number, arguments)
 
 
 def lu(
