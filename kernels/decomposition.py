@@ -25,11 +25,11 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-from mcf.kernels.algorithms import distillation, ieee, order
+from mcf.kernels.algorithms import ieee, order
+from mcf.kernels.algorithms import reflection as formulas
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.fold import Fold, product_fold
-from mcf.kernels.formats import FP64
 from mcf.kernels.refinement import Refinement, refinement
+from mcf.kernels.reflection import Products, products
 from mcf.kernels.rotation import Rotations, rotations
 
 # Final states of a matrix. LEFT: nothing was done. ROTATE: the sweeps of `more` are needed.
@@ -95,11 +95,11 @@ class Decomposition:
         rotations: the sweeps in float64.
         more: the sweeps in expansions.
         refinement: the corrections.
-        plain: the fold of products of one component, for norms of the start.
-        settle_plain: its partial sums -> as many components.
+        plain: the sums of products of one component, for norms of the start.
         usual: x -> whether it is finite and the nearest expansion of its sum.
         tidy: x with +0 for zeros below the first component.
-        root: the square root.
+        root_of: the square root.
+        times: (x, y) -> x y for a power of two y.
     """
 
     given: int
@@ -107,27 +107,23 @@ class Decomposition:
     rotations: Rotations
     more: Rotations
     refinement: Refinement
-    plain: Fold
-    settle_plain: Algorithm
+    plain: Products
     usual: Algorithm
     tidy: Algorithm
-    root: Algorithm
+    root_of: Algorithm
+    times: Algorithm
+
+    @property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The algorithms by the names that loops give them."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[6:]}
+        own |= {f"plain_{name}": f for name, f in self.plain.algorithms.items()}
+        return self.more.algorithms | self.refinement.algorithms | own
 
 
 @functools.cache
 def decomposition(given: int) -> Decomposition:
     """Return the decomposition of matrices with `given` components per element."""
-    terms = max(2, given)
-    plain = product_fold(FP64, 1, 1, 1)
-    return Decomposition(
-        given,
-        terms,
-        rotations(1),
-        rotations(terms),
-        refinement(terms),
-        plain,
-        distillation.distill(plain.state, plain.state, partial=True),
-        order.USUAL[terms],
-        order.TIDY[terms],
-        ieee.SQRT[terms],
-    )
+    n = max(2, given)
+    own = order.USUAL[n], order.TIDY[n], ieee.SQRT[n], formulas.TIMES[n]
+    return Decomposition(given, n, rotations(1), rotations(n), refinement(n), products(1), *own)

@@ -29,9 +29,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from types import ModuleType
+from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination as complex_formulas
 from mcf.kernels.algorithms import elimination as formulas
+from mcf.kernels.algorithms import reflection
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import FP32, Format
 
@@ -52,7 +54,9 @@ class Elimination:
         update: (z, m, w) -> z - m w, or z - conj(m) w for "cholesky".
         magnitude: x -> |x|, of which the largest is the pivot.
         product: (x, y) -> x y, of determinants.
-        minus: x -> -x, of determinants.
+        first_bad: (index or 0, d, i) -> i where the index is 0 and d has no head, else the index.
+        signed: (odd, x) -> -x where odd is not 0, else x.
+        chosen: (condition, x, y) -> x where it holds, else y.
     """
 
     kind: str
@@ -63,7 +67,15 @@ class Elimination:
     update: Algorithm
     magnitude: Algorithm
     product: Algorithm
-    minus: Algorithm
+    first_bad: Algorithm
+    signed: Algorithm
+    chosen: Algorithm
+
+    @property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The algorithms by the names that loops give them."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
+        return own | formulas.SELECTION
 
 
 @functools.cache
@@ -83,5 +95,7 @@ def elimination(kind: str, fmt: Format, terms: int, parts: int = 1) -> Eliminati
     elif parts == 2 and fmt.register == FP32:
         quotient = f.QUOTIENT_NARROW
     heads = f.ROOT_OF_POSITIVE if kind == "cholesky" else f.NONZERO_OR_ONE
-    used = (heads, quotient, update, f.MAGNITUDE, f.PRODUCT, f.NEGATIVE)
-    return Elimination(kind, fmt, parts * terms, *(family[terms] for family in used))
+    first = f.FIRST_NOT_POSITIVE if kind == "cholesky" else f.FIRST_ZERO
+    used = (heads, quotient, update, f.MAGNITUDE, f.PRODUCT, first, f.SIGNED)
+    own: list[Any] = [family[terms] for family in used]
+    return Elimination(kind, fmt, parts * terms, *[*own, reflection.CHOSEN[parts * terms]])

@@ -30,13 +30,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
-from mcf.kernels.algorithms import complex_elimination, complex_rotation, distillation, ieee
-from mcf.kernels.algorithms import complex_reflection as complex_formulas
+from mcf.kernels.algorithms import complex_elimination, complex_rotation, elimination, ieee
+from mcf.kernels.algorithms import reflection as formulas
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.fold import Fold, product_fold
-from mcf.kernels.formats import FP64
-from mcf.kernels.reflection import ComplexFold, complex_fold
+from mcf.kernels.reflection import Products, products
 
 # Final states of a matrix. APART: it converged, but some rows are not orthogonal.
 DONE, STUCK, APART = 1, 2, 3
@@ -50,46 +49,50 @@ class Refinement:
     Args:
         terms: components of a number, of both parts of a complex one.
         parts: 1 for real numbers, 2 for complex ones.
-        fold: the fold of products.
-        settle: partial sums -> as many components.
-        total: (x, y) -> x + y.
+        products: the sums of products.
+        plus: (x, y) -> x + y.
         difference: (x, y) -> x - y.
         fused: (x, y, z) -> x y + z for a real x.
         quotient: (x, y) -> x / y for a real y.
         root: the square root of one component.
-        turned: (x, way) -> x, or conj(x) where the second is -1, of complex numbers.
+        magnitude: x -> |x|.
+        mean: (x, y) -> |(x + conj(y)) / 2|.
+        real: x -> Re x.
+        halved: x -> x / 2.
     """
 
     terms: int
     parts: int
-    fold: Fold | ComplexFold
-    settle: Algorithm
-    total: Algorithm
+    products: Products
+    plus: Algorithm
     difference: Algorithm
     fused: Algorithm
     quotient: Algorithm
     root: Algorithm
-    turned: Algorithm | None = None
+    magnitude: Algorithm
+    mean: Algorithm
+    real: Algorithm
+    halved: Algorithm
+
+    @property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The algorithms by the names that loops give them."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
+        return own | self.products.algorithms
 
 
 @functools.cache
 def refinement(terms: int, parts: int = 1) -> Refinement:
     """Return the corrections for numbers of `terms` components (per part, for complex numbers)."""
-    fold = product_fold(FP64, terms, terms, terms)
-    settle = distillation.distill(fold.state, fold.state, partial=True)
+    own: tuple[Any, ...]
     if parts == 2:
-        sums, settled = complex_fold(terms, fold, settle)
-        return Refinement(
-            2 * terms,
-            2,
-            sums,
-            settled,
-            complex_rotation.TOTAL[terms],
-            complex_elimination.DIFFERENCE[terms],
-            complex_rotation.FUSED[terms],
-            complex_elimination.OVER_REAL[terms],
-            ieee.SQRT[1],
-            complex_formulas.TURNED[terms],
-        )
-    arithmetic = (ieee.ADD[terms], ieee.SUB[terms], ieee.FMA[terms], ieee.DIV[terms])
-    return Refinement(terms, 1, fold, settle, *arithmetic, ieee.SQRT[1])
+        f, g = complex_elimination, complex_rotation
+        own = g.TOTAL, f.DIFFERENCE, g.FUSED, f.OVER_REAL, dict.fromkeys(f.NEGATIVE, ieee.SQRT[1])
+        own += (f.MAGNITUDE, g.MEAN, g.REAL)
+    else:
+        own = ieee.ADD, ieee.SUB, ieee.FMA, ieee.DIV, dict.fromkeys(ieee.ADD, ieee.SQRT[1])
+        same = dict.fromkeys(ieee.ADD, formulas.conjugate)
+        own += (elimination.MAGNITUDE, dict.fromkeys(ieee.ADD, formulas.mean), same)
+    found: list[Any] = [family[terms] for family in own]
+    halved = formulas.HALVED[parts * terms]
+    return Refinement(parts * terms, parts, products(terms, parts), *[*found, halved])

@@ -25,16 +25,93 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination, distillation, elimination, ieee
 from mcf.kernels.algorithms import complex_reflection as complex_formulas
 from mcf.kernels.algorithms import reflection as formulas
+from mcf.kernels.algorithms.families import written
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.fold import Fold, product_fold
+from mcf.kernels.fold import GROUP, product_fold
 from mcf.kernels.formats import FP64
 
 
 # Instances are compared and hashed by identity, like `Elementwise`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Products:
+    """Sums of products of float64 expansions, in the order of a matrix product.
+
+    Products are added in trees of `count` numbers, the rest one by one. A complex product is two
+    terms of either part.
+
+    Args:
+        terms: components of a number, of both parts of a complex one.
+        state: the number of registers of a partial sum.
+        count: the numbers of a tree.
+        settle: partial sums -> as many components, of real numbers.
+        total: partial sums -> a number.
+        term: (x, y) -> x y, as partial sums.
+        merge: both partial sums, inside a tree.
+        combine: both partial sums, outside the trees.
+        tree: tuples of `count` numbers each -> the partial sums of their products.
+        alone: (x, y) -> x y, as the first product after no tree.
+        joined: (z, x, y) -> z + x y, as a product after the trees.
+        conjugate: x -> conj(x).
+        turned: (x, way) -> x, or conj(x) where the second is -1.
+    """
+
+    terms: int
+    state: int
+    count: int
+    settle: Algorithm
+    total: Algorithm
+    term: Algorithm
+    merge: Algorithm
+    combine: Algorithm
+    tree: Algorithm
+    alone: Algorithm
+    joined: Algorithm
+    conjugate: Algorithm
+    turned: Algorithm
+
+    @property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The algorithms by the names that loops give them."""
+        names = ("total", "combine", "tree", "alone", "joined", "conjugate", "turned")
+        return {name: getattr(self, name) for name in names}
+
+
+@functools.cache
+def products(terms: int, parts: int = 1) -> Products:
+    """Return sums of products of numbers with `terms` components (per part, for complex ones)."""
+    own: tuple[Any, ...]
+    sums: dict[str, Any]
+    fold = product_fold(FP64, terms, terms, terms)
+    settle = distillation.distill(fold.state, fold.state, partial=True)
+    if parts == 2:
+        sums = complex_formulas.sums(terms, fold.state, fold.term, fold.merge, fold.combine, settle)
+        total = settle = sums.pop("settle")
+        own = complex_formulas.CONJUGATE[terms], complex_formulas.TURNED[terms]
+    else:
+        sums = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
+        sums["alone"] = fold.term
+        cells = ", ".join(f"found[{k}]" for k in range(terms))
+        body = ["found = settle(x)", f"return {cells},"]
+        total = written(f"total{terms}", "x", body, "The number.", settle=settle)
+        body = ["return combine(z, term(x, y))"]
+        sums["joined"] = written(f"joined{terms}", "z, x, y", body, "z + x y.", **sums)
+        own = formulas.conjugate, formulas.turned
+    count = GROUP // parts
+    trees = [f"term(x[{k}], y[{k}])" for k in range(count)]
+    while len(trees) > 1:
+        trees = [f"merge({p}, {q})" for p, q in zip(trees[::2], trees[1::2], strict=True)]
+    name = f"tree{parts}{terms}"
+    both: dict[str, Any] = {k: sums[k] for k in ("term", "merge")}
+    tree = written(name, "x, y", [f"return {trees[0]}"], "Partial sums of x y.", **both)
+    order = (sums["term"], sums["merge"], sums["combine"], tree, sums["alone"], sums["joined"])
+    return Products(parts * terms, parts * fold.state, count, settle, total, *order, *own)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reflection:
     """The reflections of a panel of float64 expansions.
@@ -42,9 +119,8 @@ class Reflection:
     Args:
         terms: components of a number, of both parts of a complex one.
         parts: 1 for real numbers, 2 for complex ones.
-        fold: the fold of inner products.
+        products: the sums of inner products.
         scaled: x and two powers of two -> their product.
-        settle: partial sums -> as many components.
         reflector: (x[0], s, flat) -> d, tau.
         quotient: (x, d) -> x / d.
         product: (x, y) -> x y.
@@ -52,15 +128,15 @@ class Reflection:
         update: (z, m, w) -> z - m w.
         difference: (x, y) -> x - y.
         magnitude: x -> |x|, whose exponent scales a column.
-        conjugate: x -> conj(x), of complex numbers.
-        turned: (x, way) -> x, or conj(x) where the second is -1, of complex numbers.
+        still_flat: (flat, x) -> flat where x is 0, else 0.
+        one: x -> 1.
+        zero: x -> 0.
     """
 
     terms: int
     parts: int
-    fold: Fold | ComplexFold
+    products: Products
     scaled: Algorithm
-    settle: Algorithm
     reflector: Algorithm
     quotient: Algorithm
     product: Algorithm
@@ -68,77 +144,30 @@ class Reflection:
     update: Algorithm
     difference: Algorithm
     magnitude: Algorithm
-    conjugate: Algorithm | None = None
-    turned: Algorithm | None = None
+    still_flat: Algorithm
+    one: Algorithm
+    zero: Algorithm
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ComplexFold:
-    """The counterpart of `Fold` for products of complex numbers: partial sums of both parts.
-
-    `alone` and `joined` are products on their own; each part of one consists of two consecutive
-    terms.
-    """
-
-    state: int
-    term: Algorithm
-    merge: Algorithm
-    combine: Algorithm
-    alone: Algorithm
-    joined: Algorithm
+    @property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The algorithms by the names that loops give them."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
+        more = {"powers": formulas.powers, "is_flat": formulas.is_flat}
+        return own | more | self.products.algorithms | elimination.SELECTION
 
 
 @functools.cache
 def reflection(terms: int, parts: int = 1) -> Reflection:
     """Return the reflections for numbers of `terms` components (per part, for complex numbers)."""
-    fold = product_fold(FP64, terms, terms, terms)
-    settle = distillation.distill(fold.state, fold.state, partial=True)
+    own: tuple[Any, ...]
     if parts == 2:
-        return _of_complex(terms, fold, settle)
-    return Reflection(
-        terms,
-        parts,
-        fold,
-        formulas.SCALED[terms],
-        settle,
-        formulas.REFLECTOR[terms],
-        ieee.DIV[terms],
-        ieee.MUL[terms],
-        ieee.MINUS[terms],
-        elimination.LESS_PRODUCT[terms],
-        ieee.SUB[terms],
-        elimination.MAGNITUDE[terms],
-    )
-
-
-def complex_fold(terms: int, fold: Fold, settle: Algorithm) -> tuple[ComplexFold, Algorithm]:
-    """Return the fold of complex products, and the algorithm that finalizes its partial sums.
-
-    Args:
-        terms: components of a part.
-        fold: the fold of products of real numbers.
-        settle: its partial sums -> as many components.
-    """
-    sums = complex_formulas.sums(terms, fold.state, fold.term, fold.merge, fold.combine, settle)
-    settle = sums.pop("settle")
-    return ComplexFold(2 * fold.state, **sums), settle
-
-
-def _of_complex(terms: int, fold: Fold, settle: Algorithm) -> Reflection:
-    sums, settle = complex_fold(terms, fold, settle)
-    return Reflection(
-        2 * terms,
-        2,
-        sums,
-        complex_formulas.SCALED_PARTS[terms],
-        settle,
-        complex_formulas.REFLECTOR[terms],
-        complex_elimination.QUOTIENT[terms],
-        complex_elimination.PRODUCT[terms],
-        complex_elimination.NEGATIVE[terms],
-        complex_elimination.LESS_PRODUCT[terms],
-        complex_elimination.DIFFERENCE[terms],
-        complex_elimination.MAGNITUDE[terms],
-        complex_formulas.CONJUGATE[terms],
-        complex_formulas.TURNED[terms],
-    )
+        own = (complex_formulas.SCALED_PARTS, complex_formulas.REFLECTOR)
+        f = complex_elimination
+        own += (f.QUOTIENT, f.PRODUCT, f.NEGATIVE, f.LESS_PRODUCT, f.DIFFERENCE, f.MAGNITUDE)
+        own += (f.STILL_FLAT,)
+    else:
+        own = (formulas.SCALED, formulas.REFLECTOR, ieee.DIV, ieee.MUL, ieee.MINUS)
+        own += (elimination.LESS_PRODUCT, ieee.SUB, elimination.MAGNITUDE, elimination.STILL_FLAT)
+    shaped = formulas.ONE_LIKE[parts * terms], formulas.ZERO_LIKE[parts * terms]
+    found: list[Any] = [family[terms] for family in own]
+    return Reflection(parts * terms, parts, products(terms, parts), *[*found, *shaped])

@@ -27,14 +27,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
-from mcf.kernels.algorithms import complex_reflection as complex_formulas
-from mcf.kernels.algorithms import complex_rotation, distillation
+from mcf.kernels.algorithms import complex_elimination, complex_rotation, elimination
 from mcf.kernels.algorithms import rotation as formulas
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.fold import Fold, product_fold
-from mcf.kernels.formats import FP64
-from mcf.kernels.reflection import ComplexFold, complex_fold
+from mcf.kernels.reflection import Products, products
 
 # A matrix of 256 rows takes ten sweeps. Cyclic Jacobi takes more only if it does not converge.
 SWEEPS = 40
@@ -52,6 +50,15 @@ def next_order(n: int) -> tuple[int, ...]:
     return (0, half, *range(1, half - 1), *range(half + 1, n), half - 1)
 
 
+@functools.cache
+def places_of(n: int) -> list[list[int]]:
+    """Return the row at each place, for each round of a sweep."""
+    found = [list(range(n))]
+    for _ in range(n - 2):
+        found.append([found[-1][k] for k in next_order(n)])
+    return found
+
+
 # Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rotations:
@@ -60,33 +67,42 @@ class Rotations:
     Args:
         terms: components of a number, of both parts of a complex one.
         parts: 1 for real numbers, 2 for complex ones.
-        fold: the fold of inner products in several components.
-        settle: partial sums -> as many components.
+        products: the sums of inner products in several components.
+        magnitude: x -> |x|.
+        gram: (x, y) -> x x^H, y y^H and x y^H, as one tuple, of one component.
+        added: the sums of two such tuples.
         rotation: (x x^H, y y^H, x y^H, tolerance) -> cosine, sine, |cos| of the angle, |t|.
         rotated: (cosine, sine, x, y) -> the rotated x and y.
         converged: (|cos|, |t|, rows, tolerance) -> whether the rows are orthogonal.
-        conjugate: x -> conj(x), of complex numbers.
     """
 
     terms: int
     parts: int
-    fold: Fold | ComplexFold
-    settle: Algorithm
+    products: Products
+    magnitude: Algorithm
+    gram: Algorithm
+    added: Algorithm
     rotation: Algorithm
     rotated: Algorithm
     converged: Algorithm
-    conjugate: Algorithm | None = None
+
+    @property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The algorithms by the names that loops give them."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
+        return own | self.products.algorithms
 
 
 @functools.cache
 def rotations(terms: int, parts: int = 1) -> Rotations:
     """Return the sweeps for numbers of `terms` components (per part, for complex numbers)."""
-    fold = product_fold(FP64, terms, terms, terms)
-    settle = distillation.distill(fold.state, fold.state, partial=True)
+    own: tuple[Any, ...]
+    sums = products(terms, parts)
     if parts == 2:
-        both = complex_rotation.ROTATION[terms], complex_rotation.ROTATED[terms]
-        sums, settled = complex_fold(terms, fold, settle)
-        conjugate = complex_formulas.CONJUGATE[terms]
-        return Rotations(2 * terms, 2, sums, settled, *both, formulas.converged, conjugate)
-    both = formulas.ROTATION[terms], formulas.ROTATED[terms]
-    return Rotations(terms, 1, fold, settle, *both, formulas.converged)
+        own = complex_rotation.gram, complex_rotation.added
+        own += (complex_rotation.ROTATION[terms], complex_rotation.ROTATED[terms])
+        size = complex_elimination.MAGNITUDE[terms]
+    else:
+        own = formulas.gram, formulas.added, formulas.ROTATION[terms], formulas.ROTATED[terms]
+        size = elimination.MAGNITUDE[terms]
+    return Rotations(parts * terms, parts, sums, size, *[*own, formulas.converged])

@@ -257,7 +257,12 @@ def kept(function: Any, count: int) -> Callable[..., tuple[Value, ...]]:
 
 
 def family(
-    name: str, form: Callable[..., Any], arguments: str, doc: str, **calls: Any
+    name: str,
+    form: Callable[..., Any],
+    arguments: str,
+    doc: str,
+    counts: Iterable[int] = (1, 2, 3, 4),
+    **calls: Any,
 ) -> dict[int, FunctionType]:
     """Return the algorithms of a form for the numbers of components that all `calls` have.
 
@@ -267,6 +272,7 @@ def family(
         arguments: its parameters: `x` for a register, `x*` for an expansion, a tuple of registers,
             `x**` for a `Complex` of two expansions.
         doc: the docstring of the algorithms.
+        counts: the numbers of components.
         calls: algorithms by number of components, which `form` takes by name and which are not
             inlined. Their results are an expansion, or a complex number if they begin with
             `complex_`.
@@ -285,7 +291,7 @@ def family(
 
         return recorded(f"{name}{n}", formed, {a: n * k for a, k in stars.items()}, doc)
 
-    return {n: make(n) for n in sorted({1, 2, 3, 4}.intersection(*calls.values()))}
+    return {n: make(n) for n in sorted({*counts}.intersection(*calls.values()))}
 
 
 def printed(

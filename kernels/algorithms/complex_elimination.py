@@ -8,9 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from mcf.kernels.algorithms import complex_numbers, complex_quotients
-from mcf.kernels.algorithms.elimination import POSITIVE_OR_ONE
-from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT, SUB
+from mcf.kernels.algorithms.elimination import (
+    POSITIVE_OR_ONE,
+    first_not_positive,
+    first_zero,
+    signed,
+    still_flat,
+)
+from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT, SUB, each
 from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, rn, where
+from mcf.kernels.algorithms.reflection import CHOSEN
 from mcf.kernels.statements import Complex, family
 
 
@@ -123,3 +130,14 @@ ROOT_OF_POSITIVE = family(
     positive_or_one=POSITIVE_OR_ONE,
 )
 MAGNITUDE = family("complex_magnitude", magnitude, "d**", "|Re d| + |Im d| by first components.")
+# The forms of real numbers, which hold for these functions too.
+FIRST_ZERO = each("complex_first_zero", "The first pivot 0.", first_zero, magnitude=MAGNITUDE)
+FIRST_NOT_POSITIVE = dict.fromkeys(MAGNITUDE, first_not_positive)
+SIGNED = each(
+    "complex_signed",
+    "-x where odd, else x.",
+    signed,
+    chosen={n: CHOSEN[2 * n] for n in NEGATIVE},
+    minus=NEGATIVE,
+)
+STILL_FLAT = each("complex_still_flat", "flat where x is 0.", still_flat, magnitude=MAGNITUDE)

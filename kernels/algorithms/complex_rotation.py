@@ -36,6 +36,21 @@ def complex_angle(a, b, x, y):
     return rn(div(rn(absolute(x) + absolute(y)), where(size > ZERO, size, const(1e999))))
 
 
+def gram(x, y):
+    """Return |x|^2, |y|^2 and both parts of x conj(y), of one component a part."""
+    return (
+        rn(rn(x[0] * x[0]) + rn(x[1] * x[1])),
+        rn(rn(y[0] * y[0]) + rn(y[1] * y[1])),
+        rn(rn(x[0] * y[0]) + rn(x[1] * y[1])),
+        rn(rn(x[1] * y[0]) - rn(x[0] * y[1])),
+    )
+
+
+def added(x, y):
+    """Return the sums of the results of `gram`."""
+    return rn(x[0] + y[0]), rn(x[1] + y[1]), rn(x[2] + y[2]), rn(x[3] + y[3])
+
+
 def complex_rotation1(a, b, g, tolerance):
     """Return the cosine, the complex sine, |cos| of the rows' angle, and |t|.
 
@@ -160,3 +175,20 @@ def _total(x, y, total):
 
 FUSED = family("complex_fused", _fused, "x** y** z**", "(Re x) y + z.", fma=FMA)
 TOTAL = family("complex_total", _total, "x** y**", "x + y.", total=ADD)
+REAL = family(
+    "complex_real",
+    lambda x: Complex(x.real, (ZERO,) * len(x.imag)),
+    "x**",
+    "Re x, as a complex number.",
+)
+
+
+def _mean(x, y):
+    """Return |Re| + |Im| of (x + conj(y)) / 2, by first components."""
+    real = absolute(rn(rn(x.real[0] + y.real[0]) * const(0.5)))
+    return rn(real + absolute(rn(rn(x.imag[0] - y.imag[0]) * const(0.5))))
+
+
+MEAN = family(
+    "complex_mean", _mean, "x** y**", "|Re| + |Im| of (x + conj(y)) / 2, by first components."
+)

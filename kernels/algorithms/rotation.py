@@ -24,6 +24,16 @@ def angle(a, b, g):
     return rn(div(absolute(g[0]), where(size > ZERO, size, const(1e999))))
 
 
+def gram(x, y):
+    """Return x^2, y^2 and x y of one component."""
+    return rn(x[0] * x[0]), rn(y[0] * y[0]), rn(x[0] * y[0])
+
+
+def added(x, y):
+    """Return the sums of the results of `gram`."""
+    return rn(x[0] + y[0]), rn(x[1] + y[1]), rn(x[2] + y[2])
+
+
 def rotation1(a, b, g, tolerance):
     """Return cosine and sine that make two rows orthogonal, |cos| of their angle, |t|.
 

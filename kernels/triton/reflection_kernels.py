@@ -26,7 +26,7 @@ def sizes(terms: int) -> int:
 
 def source(spec: Reflection) -> str:
     """Return the kernel; operand `a` is R, and v and t receive V and T."""
-    terms, state = spec.terms, spec.fold.state
+    terms, state = spec.terms, spec.products.state
     text = KernelText(dict.fromkeys("avt", terms), WORDS, ("ROWS", "WIDTH"))
     text.add(
         1,
@@ -164,9 +164,9 @@ def _overlaps(text: KernelText, terms: int, state: int) -> None:
 @functools.cache
 def kernel(spec: Reflection, dialect: Dialect) -> Any:
     """Return the kernel of a declaration."""
-    fold = spec.fold
-    algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
-    for name in ("scaled", "settle", "reflector", "quotient", "product", "minus", "update"):
+    sums = spec.products
+    algorithms = {name: getattr(sums, name) for name in ("term", "merge", "combine", "settle")}
+    for name in ("scaled", "reflector", "quotient", "product", "minus", "update"):
         algorithms[name] = getattr(spec, name)
     return build(source(spec), f"reflection {spec.terms}", FP64, algorithms, dialect)
 

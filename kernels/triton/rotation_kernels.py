@@ -127,7 +127,7 @@ def _folds(text: KernelText, spec: Rotations) -> None:
         return text.load("x", f"second + ({at})", "live")
 
     for name, left, right in (("a", top, top), ("b", bottom, bottom), ("g", top, bottom)):
-        state = spec.fold.state
+        state = spec.products.state
         folded(text, 3, f"{name}s", state, "item * 0", "width", left, right, "[PAIRS]")
         settled(text, 3, f"{name}e", spec.terms, f"{name}s", state)
         text.add(3, f"{name} = {variables(f'{name}e', spec.terms)}")
@@ -190,9 +190,9 @@ def _halves(text: KernelText, spec: Rotations) -> None:
 @functools.cache
 def kernel(spec: Rotations, dialect: Dialect) -> Any:
     """Return the kernel of a declaration."""
-    fold = spec.fold
-    algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
-    for name in ("settle", "rotation", "rotated", "converged"):
+    sums = spec.products
+    algorithms = {name: getattr(sums, name) for name in ("term", "merge", "combine", "settle")}
+    for name in ("rotation", "rotated", "converged"):
         algorithms[name] = getattr(spec, name)
     gone = torch.tensor(VANISHED, dtype=torch.float64, device="cpu").view(torch.int64).item()
     text = source(spec).replace("GONE", str(gone))

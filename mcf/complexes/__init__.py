@@ -7,7 +7,6 @@ from mcf.complexes import each_part as each_part
 from mcf.complexes import factors as factors
 from mcf.complexes import hermitian as hermitian
 from mcf.complexes import inverses as inverses
-from mcf.complexes import linear as linear
 from mcf.complexes import matrix_functions as matrix_functions
 from mcf.complexes import orthogonal as orthogonal
 from mcf.complexes import polar_factors as polar_factors
@@ -16,7 +15,6 @@ from mcf.complexes import questions as questions
 from mcf.complexes import running_products as running_products
 from mcf.complexes import spectral as spectral
 from mcf.complexes import text as text
-from mcf.complexes import triangular as triangular
 from mcf.complexes.creation import complex as complex
 from mcf.complexes.creation import complex_tensor as complex_tensor
 from mcf.complexes.tensor import MCFComplexTensor as MCFComplexTensor

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.complexes.linear import solve
+from mcf.complexes.factors import solve
 from mcf.complexes.tensor import MCFComplexTensor, pair
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations

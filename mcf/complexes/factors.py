@@ -1,4 +1,4 @@
-"""LU and Cholesky factors and determinants of complex expansions, in complex arithmetic."""
+"""LU and Cholesky factors, linear systems, inverses and determinants of complex expansions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.derivatives import differentiable
-from mcf.complexes.linear import inv
 from mcf.complexes.matrices import (
     aligned,
     complex_of,
@@ -19,12 +18,124 @@ from mcf.complexes.matrices import (
     summed,
 )
 from mcf.complexes.tensor import implements, pair
-from mcf.complexes.triangular import solve_triangular
 from mcf.expansions.dispatch.registry import UnsupportedError
 from mcf.expansions.tensor import wrap
-from mcf.linalg import cholesky_factor, lu_factors
+from mcf.linalg import cholesky_factor, lu_factors, triangular
 from mcf.linalg.number_kinds import COMPLEX, halves
-from mcf.linalg.parts import Components, each, one_like, where
+from mcf.linalg.parts import Components, each, identity, one_like, where
+
+
+@implements("linalg_solve_triangular")
+def solve_triangular(
+    a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """Return X with A X = B, or X A = B, for a triangular A, as `torch.linalg.solve_triangular`.
+
+    (A + E) X = B with |E| <= c n u^terms |A| in each row; a zero on the diagonal gives infinities
+    or NaN, as division does.
+    """
+    right_side("solve_triangular", a, b, left)
+    a, b = aligned(a, b)
+    if not left:
+        return solve_triangular(a.mT, b.mT, upper=not upper, unitriangular=unitriangular).mT
+
+    def run(a: Any, b: Any) -> list[Any]:
+        given = components(a), components(b)
+        options: dict[str, Any] = {"upper": upper, "unitriangular": unitriangular}
+        return [complex_of(triangular.solve(*given, **options, numbers=COMPLEX))]
+
+    def derivative(given: Any, out: Any, grads: Any) -> Any:
+        """Return G = A^-H gX for B, and the triangle of -G X^H for A."""
+        [a, b], [x] = given, out
+        of_b = solve_triangular(a.mH, grads[0], upper=not upper, unitriangular=unitriangular)
+        of_a: Any = -(of_b @ x.mH)
+        diagonal = int(unitriangular)
+        of_a = torch.triu(of_a, diagonal) if upper else torch.tril(of_a, -diagonal)
+        return [summed(of_a, a.shape), summed(of_b, b.shape)]
+
+    return differentiable(run, derivative, a, b, widen=False)[0]
+
+
+def _solved(a: Any, b: Any) -> list[Any]:
+    """Return X, the factors of A, pivots and info."""
+    x, (factors, pivots, info) = lu_factors.solved(components(a), components(b), COMPLEX)
+    return [complex_of(x), complex_of(factors), pivots, info]
+
+
+def _solve_derivative(given: Any, out: Any, grads: Any) -> Any:
+    """Return A^-H gX for B, and -A^-H gX X^H for A."""
+    [a, b], x = given, out[0]
+    of_b = solve(a.mH, grads[0])
+    return [summed(-(of_b @ x.mH), a.shape), summed(of_b, b.shape)]
+
+
+@implements("linalg_solve_ex")
+def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> Any:
+    """Return X with A X = B, or X A = B, and info, int32: the first pivot that is 0, or 0.
+
+    As `torch.linalg.solve_ex`; see `solve`.
+    """
+    name = "linalg.solve"
+    # Distinguish vectors from matrices as PyTorch does.
+    vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
+    if vector:
+        matrices("solve", A, square=True)
+        if B.shape[-1] != A.shape[-1]:
+            raise RuntimeError(
+                f"{name}: Incompatible shapes of A and B for the equation AX = B: "
+                f"{list(A.shape)} and {list(B.shape)}"
+            )
+    else:
+        right_side("solve", A, B, left)
+    a, b = aligned(A, B)
+    b = b[..., None] if vector else b
+    if not (left or vector):
+        a, b = a.mT, b.mT
+    x, _, _, info = differentiable(_solved, _solve_derivative, a, b, widen=False)
+    errors("solve", info, check_errors)
+    found = x[..., 0] if vector else x if left else x.mT
+    return torch.return_types.linalg_solve_ex((found, info))  # type: ignore[attr-defined]
+
+
+@implements("linalg_solve")
+def solve(A: Any, B: Any, *, left: bool = True) -> Any:
+    """Return X with A X = B, or X A = B, as `torch.linalg.solve`.
+
+    LU with partial pivoting (the largest |x| + |y|): |A X - B| <= c n u^terms |L||U||X|, as for
+    real systems.
+
+    Raises:
+        LinAlgError: if a pivot is exactly 0.
+        RuntimeError: for shapes that do not fit.
+    """
+    return solve_ex(A, B, left=left, check_errors=True)[0]
+
+
+def _inverse(a: Any) -> list[Any]:
+    given = components(a)
+    x, (_, _, info) = lu_factors.solved(given, identity(given, a.shape[-1]), COMPLEX)
+    return [complex_of(x), info]
+
+
+def _inverse_derivative(given: Any, out: Any, grads: Any) -> Any:
+    """Return -X^H gX X^H."""
+    other = out[0].mH
+    return [-(other @ grads[0] @ other)]
+
+
+@implements("linalg_inv_ex")
+def inv_ex(A: Any, *, check_errors: bool = False) -> Any:
+    """Return the inverse and info, as `torch.linalg.inv_ex`; see `solve_ex`."""
+    matrices("inv", A, square=True)
+    found = differentiable(_inverse, _inverse_derivative, A, widen=False)
+    errors("inv", found[1], check_errors)
+    return torch.return_types.linalg_inv_ex(tuple(found))  # type: ignore[attr-defined]
+
+
+@implements("linalg_inv", "inverse")
+def inv(A: Any) -> Any:
+    """Return the inverse, as `torch.linalg.inv`: the solution for the identity."""
+    return inv_ex(A, check_errors=True)[0]
 
 
 def _eliminated(a: Any, pivot: bool = True) -> tuple[Any, Tensor, Tensor]:
@@ -175,7 +286,7 @@ def _factored(a: Any) -> list[Any]:
     return [complex_of(factor), info]
 
 
-def _derivative(given: Any, out: Any, grads: Any) -> Any:
+def _cholesky_derivative(given: Any, out: Any, grads: Any) -> Any:
     """Return L^-H (T + T^H) L^-1 / 2; T is tril(L^H gL), its diagonal halved and real."""
     low, g = out[0], grads[0]
     inner: Any = torch.tril(low.mH @ torch.tril(g))
@@ -191,7 +302,7 @@ def _derivative(given: Any, out: Any, grads: Any) -> Any:
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
     """Return L and info, as `torch.linalg.cholesky_ex`: the first non-positive minor, or 0."""
     matrices("cholesky", A, square=True)
-    found, info = differentiable(_factored, _derivative, A.mH if upper else A)
+    found, info = differentiable(_factored, _cholesky_derivative, A.mH if upper else A)
     errors("cholesky", info, check_errors)
     found = found.mH if upper else found
     return torch.return_types.linalg_cholesky_ex((found, info))  # type: ignore[attr-defined]

@@ -8,11 +8,11 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.complexes.derivatives import differentiable
+from mcf.complexes.factors import solve_triangular
 from mcf.complexes.hermitian import eigh, svd
 from mcf.complexes.matrices import aligned, leading, matrices, summed
 from mcf.complexes.orthogonal import qr
 from mcf.complexes.tensor import implements
-from mcf.complexes.triangular import solve_triangular
 from mcf.expansions.dispatch.registry import UnsupportedError
 from mcf.expansions.ops.matrices.spectral import kept, matrix_rank
 from mcf.kernels.formats import format_of

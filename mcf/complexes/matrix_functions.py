@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from mcf.complexes.derivatives import differentiable
+from mcf.complexes.factors import inv, solve
 from mcf.complexes.hermitian import svd
-from mcf.complexes.linear import inv, solve
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.products import matmul
 from mcf.complexes.tensor import implements, pair

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from mcf.complexes.derivatives import differentiable
+from mcf.complexes.factors import solve_triangular
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.tensor import implements, pair
-from mcf.complexes.triangular import solve_triangular
 from mcf.expansions.dispatch.registry import UnsupportedError
 from mcf.linalg import qr_factors
 from mcf.linalg.number_kinds import COMPLEX

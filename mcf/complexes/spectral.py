@@ -9,7 +9,7 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.complexes.eigen import decompose, scaled, unscaled
-from mcf.complexes.linear import solve
+from mcf.complexes.factors import solve
 from mcf.complexes.tensor import MCFComplexTensor, gradient, implements
 from mcf.expansions.dispatch import registry
 from mcf.expansions.tensor import MCFTensor

@@ -16,6 +16,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from mcf.linalg import (
     cholesky_factor,
     eigen,
+    ldl_factors,
     lu_factors,
     matrix_exponential,
     qr_factors,
@@ -310,3 +311,55 @@ _matrix_exp = operator(
 def matrix_exp(a: Components) -> Components:
     """Compute exponentials as the operator of `matrix_exponential.exponential`."""
     return tuple(_matrix_exp(list(a)))
+
+
+def _ldl_run(a: list[Tensor]) -> list[Tensor]:
+    factors, pivots, info = ldl_factors.factor(tuple(a))
+    return [*factors, pivots, info]
+
+
+def _ldl_shapes(a: list[Tensor]) -> list[Tensor]:
+    integers = [_info(a, *a[0].shape[:k]) for k in (-1, -2)]
+    return [*_empty(a, a[0].shape), *integers]
+
+
+_ldl_factor = operator("ldl_factor(Tensor[] a) -> Tensor[]", _ldl_run, _ldl_shapes)
+
+
+def ldl_factor(a: Components) -> tuple[Components, Tensor, Tensor]:
+    """Factorise as the operator of `ldl_factors.factor`."""
+    *factors, pivots, info = _ldl_factor(list(a))
+    return tuple(factors), pivots, info
+
+
+_ldl_solve = operator(
+    "ldl_solve(Tensor[] ld, Tensor pivots, Tensor[] b) -> Tensor[]",
+    lambda ld, pivots, b: list(ldl_factors.solve(tuple(ld), pivots, tuple(b))),
+    lambda ld, pivots, b: _solved_shape(ld, pivots, b, True, False),
+)
+
+
+def ldl_solve(ld: Components, pivots: Tensor, b: Components) -> Components:
+    """Solve as the operator of `ldl_factors.solve`."""
+    return tuple(_ldl_solve(list(ld), pivots, list(b)))
+
+
+def _reflections_run(a: list[Tensor]) -> list[Tensor]:
+    both, tau = qr_factors.reflections(tuple(a))
+    return [c.contiguous() for c in (*both, *tau)]
+
+
+_reflections = operator(
+    "reflections(Tensor[] a) -> Tensor[]",
+    _reflections_run,
+    lambda a: [
+        *_empty(a, a[0].shape),
+        *_empty(a, (*a[0].shape[:-2], min(a[0].shape[-2:]))),
+    ],
+)
+
+
+def reflections(a: Components) -> tuple[Components, Components]:
+    """Factorise as the operator of `qr_factors.reflections`."""
+    found = _reflections(list(a))
+    return tuple(found[: len(a)]), tuple(found[len(a) :])

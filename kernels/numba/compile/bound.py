@@ -114,7 +114,7 @@ def _accesses(operands: Sequence[Operand], terms: int) -> dict[str, Any]:
         def generate(c, b, signature, args):
             cells = [b.extract_value(args[1], k) for k in range(count)]
             values = [
-                memory._loaded(b, cell, args[2], register, fmt, _plus(index, k), total)
+                memory.loaded(b, cell, args[2], register, fmt, _plus(index, k), total)
                 for k, cell in enumerate(cells)
             ]
             return c.make_tuple(b, result, values)
@@ -128,7 +128,7 @@ def _accesses(operands: Sequence[Operand], terms: int) -> dict[str, Any]:
         def generate(c, b, signature, args):
             for k in range(count):
                 cell, value = (b.extract_value(args[a], k) for a in (1, 3))
-                memory._stored(b, cell, args[2], value, register, fmt, _plus(index, k), total)
+                memory.stored(b, cell, args[2], value, register, fmt, _plus(index, k), total)
             return c.get_dummy_value()
 
         given = types.UniTuple(types.uint64, count), types.int64

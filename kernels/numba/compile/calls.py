@@ -6,12 +6,13 @@ are written twice: once into a scratch module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
 
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import Format
@@ -23,6 +24,54 @@ _TYPES = {
     types.float32: FLOAT, types.float64: DOUBLE, types.boolean: I1, types.int32: I32,
     types.int64: I64, types.uint64: I64,
 }  # fmt: skip
+
+
+class Lanes(types.Type):
+    """A register or a condition as the lanes of several vectors.
+
+    Args:
+        kind: Numba's type of a lane.
+        lanes: the lanes of a vector.
+        count: the number of vectors.
+    """
+
+    def __init__(self, kind: Any, lanes: int, count: int) -> None:
+        self.kind, self.lanes, self.count = kind, lanes, count
+        super().__init__(name=f"Lanes({kind}, {lanes}, {count})")
+
+    @property
+    def vectors(self) -> list[Any]:
+        """LLVM's type of each vector."""
+        return [ir.VectorType(_TYPES[self.kind], self.lanes)] * self.count
+
+    def parts(self, builder: Any, x: Any) -> tuple[Any, ...]:
+        """Return the vectors of a value, undefined ones for None."""
+        if x is None:
+            return tuple(ir.Constant(kind, ir.Undefined) for kind in self.vectors)
+        return tuple(builder.extract_value(x, k) for k in range(self.count))
+
+    def packed(self, builder: Any, parts: Sequence[Any]) -> Any:
+        """Return the value of these vectors."""
+        found = ir.Constant(ir.LiteralStructType(self.vectors), ir.Undefined)
+        for k, part in enumerate(parts):
+            found = builder.insert_value(found, part, k)
+        return found
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Lanes) -> None:
+        super().__init__(dmm, fe_type, ir.LiteralStructType(fe_type.vectors))
+
+
+def _shape(kinds: Any) -> tuple[int, int]:
+    """Return the lanes and the vectors of arguments, 0 and 1 for single elements."""
+    for kind in kinds:
+        if isinstance(kind, Lanes):
+            return kind.lanes, kind.count
+        if isinstance(kind, types.BaseTuple) and _shape(kind.types)[0]:
+            return _shape(kind.types)
+    return 0, 1
 
 
 def _mapped(make: Callable[[Any], Any], x: Any) -> Any:
@@ -43,7 +92,8 @@ def _kind(x: Any) -> Any:
     """Return Numba's type of a value, or of a tuple of values."""
     if isinstance(x, tuple):
         return types.BaseTuple.from_types([_kind(each) for each in x])
-    return next(n for n, kind in _TYPES.items() if kind == x.kind)
+    one = next(n for n, kind in _TYPES.items() if kind == x.kind)
+    return Lanes(one, x.owner.lanes, x.owner.count) if x.owner.lanes else one
 
 
 def _given(trace: Trace, kind: Any, x: Any) -> Any:
@@ -51,13 +101,16 @@ def _given(trace: Trace, kind: Any, x: Any) -> Any:
     if isinstance(kind, types.BaseTuple):
         cells = [None if x is None else trace.builder.extract_value(x, k) for k in range(len(kind))]
         return tuple(_given(trace, t, c) for t, c in zip(kind.types, cells, strict=True))
+    if isinstance(kind, Lanes):
+        return Value(trace, kind.parts(trace.builder, x))
     return trace.spread(ir.Constant(_TYPES[kind], ir.Undefined) if x is None else x)
 
 
 def _held(context: Any, builder: Any, x: Any) -> Any:
     """Unwrap values of a trace for Numba."""
     if not isinstance(x, tuple):
-        return x.parts[0]
+        kind = _kind(x)
+        return kind.packed(builder, x.parts) if isinstance(kind, Lanes) else x.parts[0]
     return context.make_tuple(builder, _kind(x), [_held(context, builder, v) for v in x])
 
 
@@ -70,7 +123,7 @@ def inlined(settings: Settings, make: Callable[[Trace], Callable[..., Any]]) -> 
     """
 
     def run(builder: Any, given: Any, x: Any) -> Any:
-        trace = Trace(builder, settings)
+        trace = Trace(builder, settings, *_shape(given))
         return _mapped(trace.number, make(trace)(*_given(trace, given, x)))
 
     @intrinsic

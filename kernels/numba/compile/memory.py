@@ -27,7 +27,11 @@ def _const(value: int) -> Any:
     return ir.Constant(_I32, value)
 
 
-def _no_alias(module: Any, instruction: Any, index: int | None, count: int) -> None:
+def no_alias(module: Any, instruction: Any, index: int | None, count: int) -> None:
+    """Declare that an access to field `index` of `count` overlaps no other field.
+
+    The field None may overlap all others.
+    """
     if index is None:
         return
     domain = module.add_metadata(["mcf"])
@@ -52,19 +56,20 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
     @intrinsic
     def load(context, address, i):
         def generate(c, b, signature, args):
-            return _loaded(b, args[0], args[1], register, fmt, index, count)
+            return loaded(b, args[0], args[1], register, fmt, index, count)
 
         return kind(types.uint64, types.int64), generate
 
     return load
 
 
-def _loaded(
+def loaded(
     b: Any, address: Any, i: Any, register: Format, fmt: Format, index: int, count: int
 ) -> Any:
+    """Emit the load of element i of field `index` of `count`, widened to the register."""
     pointer, size = _cell(b, address, i, fmt)
     value = b.load(pointer, align=size)
-    _no_alias(b.module, value, index, count)
+    no_alias(b.module, value, index, count)
     if fmt == BF16:
         value = b.bitcast(b.shl(b.zext(value, _I32), _const(16)), ir.FloatType())
     if fmt == UINT8:
@@ -83,7 +88,7 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
     @intrinsic
     def store(context, address, i, x):
         def generate(c, b, signature, args):
-            _stored(b, args[0], args[1], args[2], register, fmt, index, count)
+            stored(b, args[0], args[1], args[2], register, fmt, index, count)
             return c.get_dummy_value()
 
         return types.void(types.uint64, types.int64, kind), generate
@@ -91,9 +96,10 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
     return store
 
 
-def _stored(
+def stored(
     b: Any, address: Any, i: Any, value: Any, register: Format, fmt: Format, index: int, count: int
 ) -> None:
+    """Emit the store of a register, rounded to `fmt`, as element i of field `index` of `count`."""
     pointer, size = _cell(b, address, i, fmt)
     if fmt in (BF16, FP16) and register == FP64:
         # Exact, and supported by processors.
@@ -104,45 +110,7 @@ def _stored(
         value = b.trunc(b.fptosi(value, _I32), INTEGERS[fmt])
     elif fmt != register:
         value = b.fptrunc(value, LLVM[fmt])
-    _no_alias(b.module, b.store(value, pointer, align=size), index, count)
-
-
-@functools.cache
-def loading_parts(register: Format, fmt: Format, index: int, count: int, terms: int) -> Any:
-    """Intrinsic (addresses, i) -> elements i of `terms` fields from `index` on, as a tuple."""
-
-    @intrinsic
-    def load(context, addresses, i):
-        result = types.UniTuple(NUMBA[register], terms)
-
-        def generate(c, b, signature, args):
-            values = [
-                _loaded(b, b.extract_value(args[0], k), args[1], register, fmt, index + k, count)
-                for k in range(terms)
-            ]
-            return c.make_tuple(b, result, values)
-
-        return result(types.UniTuple(types.uint64, terms), types.int64), generate
-
-    return load
-
-
-@functools.cache
-def storing_parts(register: Format, fmt: Format, index: int, count: int, terms: int) -> Any:
-    """Intrinsic (addresses, i, x): store the tuple x, which has been rounded to `fmt`."""
-
-    @intrinsic
-    def store(context, addresses, i, x):
-        def generate(c, b, signature, args):
-            for k in range(terms):
-                place, value = (b.extract_value(args[a], k) for a in (0, 2))
-                _stored(b, place, args[1], value, register, fmt, index + k, count)
-            return c.get_dummy_value()
-
-        addresses = types.UniTuple(types.uint64, terms)
-        return types.void(addresses, types.int64, types.UniTuple(NUMBA[register], terms)), generate
-
-    return store
+    no_alias(b.module, b.store(value, pointer, align=size), index, count)
 
 
 def _pair(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
@@ -163,7 +131,7 @@ def loading_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
         def generate(c, b, signature, args):
             pointer, width = _pair(b, args[0], args[1], fmt)
             both = b.load(pointer, align=max(1, width // 8))
-            _no_alias(b.module, both, index, count)
+            no_alias(b.module, both, index, count)
             if fmt == BF16:
                 patterns = b.shl(both, _const(16)), b.and_(both, _const(-65536))
                 return c.make_tuple(b, result, [b.bitcast(w, ir.FloatType()) for w in patterns])
@@ -209,7 +177,7 @@ def storing_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
                 low = b.and_(low, _const((1 << width) - 1))
                 both = b.or_(low, b.shl(high, _const(width)))
                 both = both if width == 16 else b.trunc(both, two)
-            _no_alias(b.module, b.store(both, pointer, align=max(1, width // 8)), index, count)
+            no_alias(b.module, b.store(both, pointer, align=max(1, width // 8)), index, count)
             return c.get_dummy_value()
 
         return types.void(types.uint64, types.int64, types.float32, types.float32), generate

@@ -11,8 +11,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from mcf.kernels.numba.runtime import processor
+
 # More vectors per iteration exceed the registers, with four components.
 INTERLEAVED = 2
+
+
+def width(size: int = 8) -> int:
+    """Return the numbers of `size` bytes per iteration: a row no longer than this is one step."""
+    return INTERLEAVED * processor.vector_bytes() // size
 
 
 def step(name: str, index: str, arguments: Sequence[str], body: Sequence[str]) -> list[str]:
@@ -38,14 +45,21 @@ def _interleaved(module: Any, count: int) -> Any:
     from llvmlite import ir
 
     hint = module.add_metadata(["llvm.loop.interleave.count", ir.IntType(32)(count)])
+    if count == 0:
+        hint = module.add_metadata(["llvm.loop.vectorize.enable", ir.IntType(1)(0)])
     node = ir.MDValue(module, [hint], name=str(len(module.metadata)))
     node.operands = (node, hint)
     return node
 
 
 @functools.cache
-def over(count: int = INTERLEAVED) -> Any:
-    """Return the intrinsic (first, last, step, arguments) that loops over step(i, *arguments)."""
+def over(count: int = INTERLEAVED, pad: int = 1) -> Any:
+    """Return the intrinsic (first, last, step, arguments) that loops over step(i, *arguments).
+
+    Args:
+        count: the number of vectors per iteration; 0 for single elements.
+        pad: the number of steps is rounded up to a multiple of this.
+    """
     from numba.core import types
     from numba.extending import intrinsic
 
@@ -55,6 +69,9 @@ def over(count: int = INTERLEAVED) -> Any:
 
         def generate(c, b, signature, args):
             begin, end, _, values = args
+            if pad > 1:
+                steps = b.add(b.sub(end, begin), begin.type(pad - 1))
+                end = b.add(begin, b.mul(b.sdiv(steps, begin.type(pad)), begin.type(pad)))
             function = c.get_function(step, called)
             before = b.block
             body, after = b.append_basic_block("over"), b.append_basic_block("over.end")

@@ -15,7 +15,7 @@ from mcf.linalg import cholesky_factor, lu_factors, number_kinds, qr_factors, tr
 from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import Components, each
 from tests.helpers.everyday import everyday
-from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, assert_same_bits, components
+from tests.mcf.linalg.test_loops import F64, SPECIAL, assert_same_bits, components
 
 
 def parts(dtype: torch.dtype, terms: int, *shape: int) -> Components:

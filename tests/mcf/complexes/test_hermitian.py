@@ -24,7 +24,7 @@ from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import Components, each, padded
 from tests.helpers.everyday import everyday
 from tests.helpers.matrices import ONE, exact, graded, uniform
-from tests.mcf.linalg.test_elimination_loops import assert_same_bits
+from tests.mcf.linalg.test_loops import assert_same_bits
 
 F64 = torch.float64
 Exact = tuple[Any, Any]

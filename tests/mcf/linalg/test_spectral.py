@@ -20,7 +20,6 @@ from mcf.kernels import operations
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.fold_bounds import fold_bound
 from mcf.kernels.formats import FP64, format_of
-from mcf.kernels.numba.loops.matrices.panel_text import PanelText
 from mcf.linalg import eigen, orthogonal_rows, residuals, singular
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
@@ -125,11 +124,6 @@ def test_loops_see_rows_that_are_not_apart(shift: int) -> None:
                 svd_errors(a)
                 found.append(eigen.decompose(a)[:2])
         assert_all_same_bits(*([c for x in y for c in x] for y in found[-2:]))
-
-
-def test_words_of_a_loop_over_items() -> None:
-    with pytest.raises(ValueError, match="variables of the loop"):
-        PanelText(("bases", "shares", "share"), ("bases", "shares"), {}, 1)
 
 
 GENERAL: dict[str, Callable[[int], Components]] = {

@@ -17,19 +17,12 @@ from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation
 from mcf.kernels.triton.panel_source import BARRIER
 from mcf.linalg import cholesky_factor, lu_factors, qr_factors, rotations, triangular
 from tests.helpers.everyday import everyday
-from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, components, flattened
-from tests.mcf.linalg.test_one_call import counted
+from tests.mcf.linalg import test_loops
+from tests.mcf.linalg.test_loops import F64, SPECIAL, components, counted
 
 
 def assert_same_bits(call: Callable[[], Any]) -> None:
-    with mcf.executor("torch"):
-        wanted = flattened(call())
-    with mcf.executor("triton"):
-        found = flattened(call())
-    for x, y in zip(found, wanted, strict=True):
-        assert x.shape == y.shape
-        assert bool(((x == y) | ((x != x) & (y != y))).all())
-        assert torch.equal(torch.signbit(x) & (x == x), torch.signbit(y) & (y == y))
+    test_loops.assert_same_bits(call, "triton")
 
 
 CASES = everyday(

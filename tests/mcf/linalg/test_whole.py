@@ -7,7 +7,6 @@ an element whose first component is 0 taken for 0; a look left out.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
 import threading
@@ -18,14 +17,13 @@ from typing import Any
 import pytest
 import torch
 
-from mcf.kernels import operations, program
+from mcf.kernels import operations
 from mcf.kernels.decomposition import DONE, LEFT
-from mcf.kernels.numba.loops.matrices import decomposition_loops
+from mcf.kernels.numba.loops.matrices import decomposition
 from mcf.linalg import eigen, residuals, singular, whole
 from mcf.linalg.parts import Components, each, padded, transpose
 from tests.helpers.everyday import everyday
-from tests.mcf.linalg.test_elimination_loops import F64, components
-from tests.mcf.linalg.test_refinement_loops import ROWS
+from tests.mcf.linalg.test_loops import F64, ROWS, components
 
 INF, NAN = float("inf"), float("nan")
 
@@ -54,14 +52,14 @@ def compared(a: Components) -> None:
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the matrices of all calls ended as."""
     found: list[int] = []
-    real = decomposition_loops.Decomposer.__call__
+    real = decomposition.Decomposer.__call__
 
     def call(*given: Any) -> Any:
         states = real(*given)
         found.extend(states)
         return states
 
-    monkeypatch.setattr(decomposition_loops.Decomposer, "__call__", call)
+    monkeypatch.setattr(decomposition.Decomposer, "__call__", call)
     return found
 
 
@@ -131,7 +129,7 @@ def test_special_values(name: str) -> None:
 
 
 def test_what_is_left(ends: list[int]) -> None:
-    """Numbers that are not the nearest expansions of their sums, and what has no power of two."""
+    """Numbers that are not the nearest expansions of their sums, ends of the range."""
     odd = plain([[1.0, 2.0], [2.0, 5.0]])
     odd[1][0, 0] = 1.0
     for a in (odd, plain(SPECIAL["subnormal"]), plain(BROKEN["infinite"])):
@@ -314,28 +312,6 @@ def test_calls_at_once_have_memory_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_large_memory_is_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each size of a batch has a loop of its own: what they keep together is limited."""
-    whole._prepared.cache_clear()
-    gc.collect()
-    monkeypatch.setattr(program, "_spare", 11 << 14)
-    kept = []
-    for batch in (1 << 13, (1 << 13) + 1, (1 << 13) + 2):
-        loop: Any = whole.prepared(True, 2, batch, (1, 1))
-        a = tuple(torch.ones(batch, 1, 1, dtype=F64) for _ in range(2))
-        a[1].zero_()
-        values = tuple(map(torch.empty_like, a))
-        for _ in range(2):
-            assert set(whole.run(loop, a, [values], False, False)) == {DONE}
-            assert all(map(torch.equal, values, a))
-        kept.append(sum(map(len, loop._free.values())))
-    assert kept == [1, 1, 0]
-    del loop
-    whole._prepared.cache_clear()
-    gc.collect()
-    assert program._spare == 11 << 14
 
 
 def test_sweeps_in_expansions_are_fetched_where_they_are_needed(ends: list[int]) -> None:

@@ -10,11 +10,11 @@ from mcf.kernels.decomposition import Decomposition, Numbers
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.factoriser import Factoriser
 from mcf.kernels.numba.loops.matrices import (
-    decomposition_loops,
-    elimination_loops,
-    refinement_loops,
-    reflection_loops,
-    rotation_loops,
+    decomposition,
+    elimination,
+    refinement,
+    reflection,
+    rotation,
 )
 from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import Reflection
@@ -37,7 +37,7 @@ class CpuFactoriser(Factoriser):
         determinant: Sequence[Tensor] | None = None,
     ) -> bool:
         more = sides, determinant
-        elimination_loops.panel(spec, a, start, width, info, pivots, exchange, *more)
+        elimination.panel(spec, a, start, width, info, pivots, exchange, *more)
         return True
 
     def substitute(
@@ -48,7 +48,7 @@ class CpuFactoriser(Factoriser):
         upper: bool,
         unit: bool,
     ) -> bool:
-        elimination_loops.substitute(spec, a, x, upper, unit)
+        elimination.substitute(spec, a, x, upper, unit)
         return True
 
     def reflect(
@@ -61,13 +61,13 @@ class CpuFactoriser(Factoriser):
         whole: bool = False,
         q: Sequence[Tensor] | None = None,
     ) -> bool:
-        reflection_loops.panel(spec, r, start, v, t, whole, q)
+        reflection.panel(spec, r, start, v, t, whole, q)
         return True
 
     def rotate(
         self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
     ) -> Tensor:
-        return rotation_loops.rotate(spec, x, width, counted, tolerance)
+        return rotation.rotate(spec, x, width, counted, tolerance)
 
     def refine(
         self,
@@ -81,14 +81,14 @@ class CpuFactoriser(Factoriser):
         share: int,
     ) -> Tensor | None:
         """Refine, see `Executor`; for small matrices, whose products need no second thread."""
-        if max(a[0].shape[1:]) > refinement_loops.SMALL:
+        if max(a[0].shape[1:]) > refinement.SMALL:
             return None
-        return refinement_loops.refine(spec, a, w, x, squares, steps, tolerance, share)
+        return refinement.refine(spec, a, w, x, squares, steps, tolerance, share)
 
     def prepare_decomposition(
         self, spec: Decomposition, batch: int, shape: tuple[int, int], numbers: Numbers
     ) -> Callable[..., Sequence[int]] | None:
         """Prepare a decomposition, see `Executor`; for matrices whose corrections are one call."""
-        if max(shape) > decomposition_loops.SMALL:
+        if max(shape) > decomposition.SMALL:
             return None
-        return decomposition_loops.Decomposer(spec, batch, shape, numbers)
+        return decomposition.Decomposer(spec, batch, shape, numbers)

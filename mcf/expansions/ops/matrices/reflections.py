@@ -11,7 +11,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.ops.matrices.linalg import _matrix, _padded, _right_side
 from mcf.expansions.tensor import MCFTensor, wrap
-from mcf.linalg import lapack_operators
+from mcf.linalg import opaque_decompositions as operators
 from mcf.linalg.parts import like
 
 aten = torch.ops.aten
@@ -80,7 +80,7 @@ def ormqr(input: Any, tau: Any, other: Any, left: bool = True, transpose: bool =
 def geqrf(a: MCFTensor) -> Any:
     """Return R with the reflections' v below its diagonal, and tau."""
     _matrix("geqrf", a)
-    both, tau = lapack_operators.reflections(a.components)
+    both, tau = operators.reflections(a.components)
     return wrap(both), wrap(tau)
 
 
@@ -108,7 +108,7 @@ def ldl_factor_ex(
 ) -> tuple[MCFTensor, Tensor, Tensor]:
     """Return L and D in one matrix, pivots and info."""
     _matrix("ldl_factor_ex", a, square=True)
-    factors, pivots, info = lapack_operators.ldl_factor(a.components)
+    factors, pivots, info = operators.ldl_factor(a.components)
     if check_errors and bool(info.any()):
         first = int(info.flatten()[info.flatten().nonzero()[0]])
         raise LinAlgError(f"linalg.ldl_factor_ex: block {first} of D is 0, so that A is singular")
@@ -120,4 +120,4 @@ def ldl_solve(factors: Any, pivots: Tensor, b: Any, *, hermitian: bool = False) 
     """Return X with A X = B from the LDL factors of A."""
     _right_side("ldl_solve", factors, b, left=True)
     x, y = _padded(factors, b)
-    return wrap(lapack_operators.ldl_solve(x, pivots, y))
+    return wrap(operators.ldl_solve(x, pivots, y))
