@@ -97,6 +97,7 @@ class Rotations:
 def rotations(terms: int, parts: int = 1) -> Rotations:
     """Return the sweeps for numbers of `terms` components (per part, for complex numbers)."""
     own: tuple[Any, ...]
+    size: Algorithm
     sums = products(terms, parts)
     if parts == 2:
         own = complex_rotation.gram, complex_rotation.added
@@ -105,4 +106,5 @@ def rotations(terms: int, parts: int = 1) -> Rotations:
     else:
         own = formulas.gram, formulas.added, formulas.ROTATION[terms], formulas.ROTATED[terms]
         size = elimination.MAGNITUDE[terms]
-    return Rotations(parts * terms, parts, sums, size, *[*own, formulas.converged])
+    own += (formulas.converged,)
+    return Rotations(parts * terms, parts, sums, size, *own)

@@ -124,6 +124,21 @@ def test_a_one_that_is_none_is_caught(pipes: Any, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.parametrize(("lanes", "fused"), [(64, True), (32, False)])
+def test_long_formulas_fuse_additions_where_there_are_32_registers(
+    lanes: int, fused: bool, pipes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, _ = kernel(CASES[0])
+    function = element_loops.Loop(spec).function()
+    pipes(True)
+    monkeypatch.setattr(processor, "vector_bytes", lambda: lanes)
+    before = function.library.get_llvm_str().count("@llvm.fma.v")
+    for ordered, expected in ((False, True), (True, fused)):
+        library, name = rewrite.rewritten(function, ordered=ordered)
+        assert (library.get_llvm_str().count("@llvm.fma.v") > before) == expected
+        assert name != function.name
+
+
 def test_half_of_the_additions_stay() -> None:
     lines = "\n".join(f"  %r.{k} = fadd <8 x double> %a, %b" for k in range(9))
     text = rewrite.on_both_pipes(f"define void @f() {{\nentry:\n{lines}\n  ret void\n}}\n")
@@ -240,3 +255,19 @@ def test_upper_halves_are_one_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rewrite.upper_halves(other) == other
     monkeypatch.setattr(rewrite, "_UPPER", rewrite._UPPER.replace("i32 63", "i32 62"))
     assert not torch.equal(halves(rewrite.upper_halves(text)), expected)
+
+
+def _sums(count: int) -> str:
+    lines = "\n".join(f"  %r.{k} = fadd <8 x double> %a, %b" for k in range(count))
+    return f"define void @f(<8 x double> %a, <8 x double> %b) {{\nentry:\n{lines}\n  ret void\n}}\n"
+
+
+def test_labels_in_long_blocks_alone() -> None:
+    """A mutant that counts lines of other kinds, or begins in short blocks."""
+    short = _sums(rewrite._LONG - 1)
+    assert rewrite.in_order(short) == short
+    text = rewrite.in_order(_sums(rewrite._LONG))
+    llvm.parse_assembly(text).verify()
+    marks = [k for k, line in enumerate(text.splitlines()) if "call void @llvm.codeview" in line]
+    assert len(marks) == rewrite._LONG // rewrite._STRETCH
+    assert set(np.diff(marks)) == {rewrite._STRETCH + 1}

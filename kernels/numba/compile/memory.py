@@ -64,7 +64,7 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
 
 
 def loaded(
-    b: Any, address: Any, i: Any, register: Format, fmt: Format, index: int, count: int
+    b: Any, address: Any, i: Any, register: Format, fmt: Format, index: int | None, count: int
 ) -> Any:
     """Emit the load of element i of field `index` of `count`, widened to the register."""
     pointer, size = _cell(b, address, i, fmt)
@@ -81,7 +81,7 @@ def loaded(
 
 
 @functools.cache
-def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
+def storing(register: Format, fmt: Format, index: int | None, count: int) -> Any:
     """Intrinsic (address, i, x): store x, which has been rounded to `fmt`."""
     kind = NUMBA[register]
 
@@ -97,7 +97,14 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
 
 
 def stored(
-    b: Any, address: Any, i: Any, value: Any, register: Format, fmt: Format, index: int, count: int
+    b: Any,
+    address: Any,
+    i: Any,
+    value: Any,
+    register: Format,
+    fmt: Format,
+    index: int | None,
+    count: int,
 ) -> None:
     """Emit the store of a register, rounded to `fmt`, as element i of field `index` of `count`."""
     pointer, size = _cell(b, address, i, fmt)

@@ -208,11 +208,10 @@ class Loop:
         return compiler.elementwise(self._spec, self._text, CHUNK)
 
     def _native(self, *, streamed: bool) -> objects.Native:
-        def make() -> Any:
-            function = self.function()
-            return function if self._spec.long else rewrite.rewritten(function, streamed=streamed)
-
-        return stored.native((*self._parts(), streamed), make)
+        return stored.native(
+            (*self._parts(), streamed),
+            lambda: rewrite.rewritten(self.function(), streamed=streamed, ordered=self._spec.long),
+        )
 
     def _parts(self) -> tuple[Any, ...]:
         """Return all that determines the loop, except what `stored.native` adds."""

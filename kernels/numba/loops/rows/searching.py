@@ -29,13 +29,16 @@ def search(item, data, workspace):
                 low = number(workspace, i)
                 at = low + half - 1
                 there, x = value(sequence[0], at), value(wanted[0], first + i)
-                # No branch that half of the numbers take: nothing could guess it.
-                precedes, follows = there < x, there > x
-                if not (precedes | follows):
-                    precedes = algorithm(
+                # The sign of a difference of floats decides without a branch, which half of the
+                # numbers would take and no processor could guess.
+                gap = there - x
+                mask = bits64(gap) >> 63
+                if not abs(gap) > 0.0:
+                    before = algorithm(
                         load(SEQUENCE, sequence, at), load(WANTED, wanted, first + i)
                     )
-                put(workspace, i, low + (half & -(1 if precedes else 0)))
+                    mask = -1 if before else 0
+                put(workspace, i, low + (half & mask))
             left = left >> 1
         for i in range(some):
             put(out, first + i, number(workspace, i))
