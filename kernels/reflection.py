@@ -57,7 +57,7 @@ class Products:
         alone: (x, y) -> x y, as the first product after no tree.
         joined: (z, x, y) -> z + x y, as a product after the trees.
         conjugate: x -> conj(x).
-        turned: (x, way) -> x, or conj(x) where the second is -1.
+        conjugate_by: (x, way) -> x, or conj(x) where the second is -1.
     """
 
     terms: int
@@ -72,12 +72,12 @@ class Products:
     alone: Algorithm
     joined: Algorithm
     conjugate: Algorithm
-    turned: Algorithm
+    conjugate_by: Algorithm
 
     @property
     def algorithms(self) -> dict[str, Algorithm]:
         """The algorithms by the names that loops give them."""
-        names = ("total", "combine", "tree", "alone", "joined", "conjugate", "turned")
+        names = ("total", "combine", "tree", "alone", "joined", "conjugate", "conjugate_by")
         return {name: getattr(self, name) for name in names}
 
 
@@ -91,7 +91,7 @@ def products(terms: int, parts: int = 1) -> Products:
     if parts == 2:
         sums = complex_formulas.sums(terms, fold.state, fold.term, fold.merge, fold.combine, settle)
         total = settle = sums.pop("settle")
-        own = complex_formulas.CONJUGATE[terms], complex_formulas.TURNED[terms]
+        own = complex_formulas.CONJUGATE[terms], complex_formulas.CONJUGATE_BY[terms]
     else:
         sums = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
         sums["alone"] = fold.term
@@ -100,7 +100,7 @@ def products(terms: int, parts: int = 1) -> Products:
         total = written(f"total{terms}", "x", body, "The number.", settle=settle)
         body = ["return combine(z, term(x, y))"]
         sums["joined"] = written(f"joined{terms}", "z, x, y", body, "z + x y.", **sums)
-        own = formulas.conjugate, formulas.turned
+        own = formulas.conjugate, formulas.conjugate_by
     count = GROUP // parts
     trees = [f"term(x[{k}], y[{k}])" for k in range(count)]
     while len(trees) > 1:

@@ -61,7 +61,7 @@ def row(axes: Any, y: float, value: Fraction, width: int, span: tuple[int, int],
         if inside:
             place = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
             axes.text(k + 0.46, y + 0.34, str(digit), **place)
-    # Above its cells: five inches have no room for names beside them.
+    # Above its cells: five inches are too narrow for names next to them.
     axes.text(0, y + 0.78, say, va="bottom")
 
 

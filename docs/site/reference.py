@@ -45,7 +45,7 @@ GROUPS = {
     "mcf.nn": "Modules",
 }
 
-# What all entries of a group have in common.
+# State the facts that all entries of a group have in common.
 COMMON = {
     "Functions": "Each function takes expansion tensors, and where it says so plain tensors or "
     "tuples of components, and returns the same type. `mcf.bound` states the error of most, as in "

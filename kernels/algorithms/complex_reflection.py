@@ -35,7 +35,7 @@ def conjugate(x):
     return Complex(x.real, tuple(map(neg, x.imag)))
 
 
-def turned(x, way):
+def conjugate_by(x, way):
     """Return x, or its conjugate where `way` is -1 and not 1."""
     return Complex(x.real, tuple(a * way for a in x.imag))
 
@@ -61,8 +61,11 @@ SCALED_PARTS = family(
     scaled=SCALED,
 )
 CONJUGATE = family("complex_conjugate", conjugate, "x**", "The complex conjugate.")
-TURNED = family(
-    "complex_turned", turned, "x** way", "x, or its conjugate where `way` is -1 and not 1."
+CONJUGATE_BY = family(
+    "complex_conjugate_by",
+    conjugate_by,
+    "x** way",
+    "x, or its conjugate where `way` is -1 and not 1.",
 )
 
 

@@ -97,7 +97,7 @@ def conjugate(x):
     return x
 
 
-def turned(x, way):
+def conjugate_by(x, way):
     """Return a real number, whichever the way."""
     return x
 

@@ -53,7 +53,7 @@ class Companion:
             raise TypeError(f"optimizer is a {type(optimizer).__name__}; {allowed}")
         self._optimizer = optimizer
         self._handles: list[RemovableHandle] = []
-        # Those that take part.
+        # The elements that take part.
         self._params = list(optimizer._parameters())
 
     def _attend(self, hook: Callable[[Tensor], None], refusal: str) -> None:

@@ -50,7 +50,7 @@ def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOpt
             # Public classes say that they are of `mcf.optim`.
             and v.__init__.__code__.co_filename == module.__file__
         ]
-        # Of a rule whose step is two kernels, the one that reads a whole parameter.
+        # The kernel that reads a whole parameter, of a rule whose step is two kernels.
         rules = (
             [muon.UPDATE]
             if muon.Muon in classes

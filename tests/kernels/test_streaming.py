@@ -76,7 +76,7 @@ Range = tuple[int, int]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
-    """Where memory begins and how long it is that the system is told of; 32 KiB are large."""
+    """Record the address and length of each range that the system is told of; 32 KiB are large."""
     found: list[Range] = []
 
     def advise(address: int, size: int, advice: int) -> int:
@@ -105,7 +105,7 @@ def test_small_memory_is_left_alone(asked: list[Range]) -> None:
 
 
 def _covered(parts: tuple[torch.Tensor, ...], asked: list[Range]) -> list[bool]:
-    """Of each tensor whether the system was told of a page of it."""
+    """Return for each tensor whether the system was told of a page of it."""
     ends = [(c.data_ptr(), c.data_ptr() + 8 * c.numel()) for c in parts]
     return [any(a <= first < b for first, _ in asked) for a, b in ends]
 

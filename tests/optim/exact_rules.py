@@ -73,7 +73,7 @@ class Exact:
         # Further averages and the gradient of before; x and z of schedule-free AdamW.
         self.n, self.before = np.zeros_like(self.p), np.zeros_like(self.p)
         self.x, self.z = self.p.copy(), self.p.copy()
-        # Of each step of StableAdamW, whether its rate was divided.
+        # Whether the rate of each step of StableAdamW was divided.
         self.clipped: list[bool] = []
         self.weights, self.largest_rate = CONTEXT.mpf(0), CONTEXT.mpf(0)
         self.t = 0

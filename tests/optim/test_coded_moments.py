@@ -63,7 +63,7 @@ def test_bound_of_a_first_moment_is_reached(betas: tuple[float, float], expected
 
 
 def responses(betas: tuple[float, float, float], count: int) -> dict[str, list[float]]:
-    """What Adan's states have of each of the last `count` numbers a = g + b2 d, the last first.
+    """Return the share of the last `count` numbers a = g + b2 d in each state, last first.
 
     v is the average of their squares, and g = (a + b2 g_before) / (1 + b2).
     """
@@ -243,7 +243,7 @@ def test_weights_without_gradients_stay(executor: str, precision: str) -> None:
 @each
 @pytest.mark.parametrize("size", [2.0**-40, 2.0**-33, 2.0, 100.0, 1e18])
 def test_steps_of_any_size_are_bounded(executor: str, precision: str, size: float) -> None:
-    """Of a constant gradient: below 2**-60 v stays there, above 10 it stays at 10."""
+    """Keep v at 2**-60 or 10 under constant gradients beyond these."""
     lr, c = 2.0**-6, 7.3
     p = Parameter(torch.ones(SHAPE, dtype=BF16))
     name = f"split16_ratio{precision[0]}_ue6m2"
@@ -254,7 +254,7 @@ def test_steps_of_any_size_are_bounded(executor: str, precision: str, size: floa
         with mcf.executor(executor):
             optimizer.step()
         update = before - optimizer.master_weight(p)
-        # Of a gradient below 2**-30 the update becomes smaller, down to nothing.
+        # Under a gradient below 2**-30 the update becomes smaller, down to nothing.
         assert (update > 0).all() if size > 2.0**-34 else (update >= 0).all()
         # Bias corrections of the first steps: at most (1 - b2^t)^.5 / (1 - b1^t) < 1.
         assert (update <= c * lr * (1 + 2**-3)).all()
@@ -311,7 +311,7 @@ def test_beta1_of_0_steps_as_exact_moments(precision: str) -> None:
 
 
 def test_first_steps_in_4_bits_cut_large_moments() -> None:
-    """Of a constant gradient |m| is up to 6.5 sqrt(v) at beta2 = 0.999; m above 3 u is cut."""
+    """Cut m above 3 u: |m| is up to 6.5 sqrt(v) under constant gradients at beta2 = 0.999."""
     p = Parameter(torch.ones(SHAPE, dtype=BF16))
     optimizer = AdamW([p], 2.0**-6, (0.9, 0.999), precision="4bit")
     for t in range(1, 40):
@@ -398,7 +398,7 @@ PREDICTED = {"8bit": 0.09, "bf16_sr": 0.0027}
 @pytest.mark.parametrize("precision", PREDICTED)
 @pytest.mark.parametrize("beta2", [0.95, 0.99, pytest.param(0.999, marks=pytest.mark.slow)])
 def test_variance_of_a_stored_second_moment_is_predicted(precision: str, beta2: float) -> None:
-    """Beside the exact one (printed), and its mean.
+    """Compare the variance with the exact one (printed), and the mean.
 
     A step moves v by (1 - b2)(g^2 - v) from a number of the format, and rounding adds that size
     times the distance d of neighbours: d E|g^2 - v| / 2 in the long run, and less where

@@ -1,4 +1,4 @@
-"""What the scripts of the papers share: options, results and figures, models, texts."""
+"""Share options, results, figures, models and texts among the scripts of the papers."""
 
 import sys
 from pathlib import Path

@@ -229,6 +229,6 @@ def test_gradients_and_lanes() -> None:
     assert torch.allclose(found, want.grad, rtol=2.0**-98)
     lanes = torch.func.vmap(lambda z, w: torch.sqrt(z) / w - 1j)(z, w)
     assert torch.equal(lanes, torch.sqrt(z) / w - 1j)
-    # Of parts, which are made complex inside.
+    # Functions of parts, which are made complex inside.
     real = torch.func.grad(lambda x: (mcf.complex(x, z.imag) * 2j).imag.sum())(z.real)
     assert bool((real == 2).all())

@@ -324,7 +324,7 @@ OF_TABLE: dict[str, Callable[[Any], Any]] = {
 
 
 WHOLE = torch.tensor([[1, 2, 0], [3, 0, 5]])
-# Beside whole numbers and truths, which become the nearest expansion.
+# Next to whole numbers and truths, which become the nearest expansion.
 BESIDE: dict[str, Callable[[Any, Any], Any]] = {
     "xlogy": torch.xlogy,
     "xlogy behind": lambda x, i: torch.xlogy(i, x.abs()),

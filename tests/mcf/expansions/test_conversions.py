@@ -56,7 +56,7 @@ def _numbers(dtype: torch.dtype, terms: int, count: int = 120) -> tuple[Tensor, 
             parts[0].append(a[keep])
             parts[1].append(b[keep])
     if terms > 1:
-        # What is behind a finite component is the value.
+        # A low component that is not finite is the value.
         parts[0].append(torch.tensor([0.0, 1.5, 1.5], dtype=dtype))
         for c in parts[1:-1]:
             c.append(torch.zeros(3, dtype=dtype))

@@ -146,7 +146,7 @@ def test_a_program_may_leave_the_type() -> None:
 
 
 class Constant(nn.Module):
-    """Beside an argument an expansion that is neither a parameter nor a buffer, or a buffer."""
+    """Take an expansion next to an argument: no parameter and no buffer, or a buffer."""
 
     def __init__(self, buffer: bool) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def test_an_expansion_that_export_does_not_follow() -> None:
 
 
 def test_graphs_of_other_operators_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of another version, say: its graphs call operators by names that may be gone."""
+    """Refuse graphs of another version: they call operators by names that may be gone."""
     # `mcf.expansions.tensor` is a function.
     module = sys.modules["mcf.expansions.tensor"]
     x = mcf.ones(3)

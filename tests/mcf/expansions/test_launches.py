@@ -38,7 +38,7 @@ pytest.importorskip("numba", reason="needs Numba")
 
 F64 = torch.float64
 F = torch.nn.functional
-# Of two matrices with as many rows as columns and more.
+# Two matrices, one square and one with more rows than columns.
 CALLS: dict[str, Callable[[Any, Any], list[Any]]] = {
     "arithmetic": lambda x, y: [x + y, x - y, x * y, x / y, x * x, x + x[:, :1], y[0] * x],
     "numbers": lambda x, y: [

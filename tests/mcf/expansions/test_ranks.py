@@ -220,7 +220,7 @@ def test_narrow_numbers_are_found_where_one_side_has_two_numbers(dtype: torch.dt
 
 @pytest.mark.parametrize("right", [False, True])
 def test_search_in_no_order_looks_at_the_elements_of_the_torch_executor(right: bool) -> None:
-    """Of a sequence that is in no order, with NaN, as the torch executor finds."""
+    """Search a sequence in no order, with NaN, with the torch executor's results."""
     g = torch.Generator().manual_seed(3)
     given = torch.randint(-999, 999, (5001,), generator=g).double()
     given[::50] = torch.nan

@@ -184,7 +184,7 @@ def test_in_place_in_blocks_has_the_bits_of_the_function() -> None:
     _same(target, x + x, "itself")
 
 
-# Of a 3 x 4 matrix, and what is refused of it.
+# Calls on a 3 x 4 matrix, and calls that are refused.
 RESIZED: dict[str, Callable[..., Any]] = {
     "mul": lambda x, **out: torch.mul(x, x, **out),
     "add of a row": lambda x, **out: torch.add(x, x[0], **out),

@@ -301,7 +301,7 @@ def test_a_small_qr_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_narrow_formats_are_rounded_once() -> None:
-    """Of float32 and 16-bit components the factors are those in float64, rounded."""
+    """Round float64 factors for float32 and 16-bit components."""
     a = components(F32, 3, 5, 4)
     wide = qr_factors.factor(qr_factors.convert(a, F64, 2))
     narrow = [qr_factors.convert(x, F32, 3) for x in wide if x is not None]

@@ -28,7 +28,7 @@ def some_of(operand, at, step):
 def some_turned(operand, at, step, way):
     """Return as many numbers as a tree adds, conjugated where `way` is -1."""
     if COUNT == 2:
-        return turned(operand[at], way), turned(operand[at + step], way)
+        return conjugate_by(operand[at], way), conjugate_by(operand[at + step], way)
     return some_of(operand, at, step)
 
 
@@ -64,7 +64,7 @@ def fold_rows(left, at, step, way, rows, row, stride, sums, n, first, last):
             over(first, last, next_tree, (rows, sums, row + i * stride, stride, factors))
         i += COUNT
     while i < n:
-        factor = turned(left[at + i * step], way)
+        factor = conjugate_by(left[at + i * step], way)
         if i == 0:
             over(first, last, first_product, (rows, sums, row, factor))
         else:

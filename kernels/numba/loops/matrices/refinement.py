@@ -42,7 +42,7 @@ def transpose(work, source, target, rows, columns, length):
     """Store the conjugate transpose of an array."""
     for i in range(rows):
         for c in range(columns):
-            work[target + c * length + i] = turned(work[source + i * length + c], -1.0)
+            work[target + c * length + i] = conjugate_by(work[source + i * length + c], -1.0)
 
 
 def square_rows(work, row, sums, source, flat, target, rows, columns, length, lacking):
@@ -59,7 +59,7 @@ def square_rows(work, row, sums, source, flat, target, rows, columns, length, la
             diagonal = difference(ONES, diagonal)
         row[k] = real(diagonal)
         for c in range(k):
-            work[target + k * length + c] = turned(work[target + c * length + k], -1.0)
+            work[target + k * length + c] = conjugate_by(work[target + c * length + k], -1.0)
         for c in range(k, rows):
             work[target + k * length + c] = row[c]
 

@@ -77,7 +77,7 @@ def reflect(
             work[v_at + i * length + j] = vectors[i]
         row = j * length + j
         fold_rows(vectors, j, 1, -1.0, work, row - j, length, sums, height - j, j, width)
-        over(j, width, scale, (sums, vectors, g, turned(tau, -1.0)))
+        over(j, width, scale, (sums, vectors, g, conjugate_by(tau, -1.0)))
         for i in range(j, height):
             # Numbers below the diagonal are not read.
             first = j + (1 if i > j else 0)

@@ -234,9 +234,9 @@ def _call(
     threads = torch.get_num_threads() if math.prod(shape) > team.SERIAL else 1
     parts = max(1, min(threads, items))
     shares = team.shares(items, parts)
-    room = torch.empty(0 if work else parts * entries, dtype=torch.int64, device="cpu")
-    streaming.ask_pages(room.data_ptr(), _WORD * room.numel())
-    head = [shares.buffer_info()[0], parts, work or room.data_ptr(), entries, *shape]
+    workspace = torch.empty(0 if work else parts * entries, dtype=torch.int64, device="cpu")
+    streaming.ask_pages(workspace.data_ptr(), _WORD * workspace.numel())
+    head = [shares.buffer_info()[0], parts, work or workspace.data_ptr(), entries, *shape]
     table = array("Q", [*head, *fields, *addresses])
     team.run(_address(task, side), table.buffer_info()[0], parts)
 

@@ -253,7 +253,7 @@ def sort_run(step, item, data, workspace):
     first, last = 0, count
     if step == ROWS:
         low, high, unlike = integers(numbers[0], order, spare, 0, count, descending, False)
-        # Whether bits that have no room in a word differ.
+        # Whether bits that do not fit in a word differ.
         below, lost, hidden = join_words(keys, spare, 0, count, low, high, unlike)
     else:
         low, lost, below = number(counts, 0), number(counts, 1), number(counts, 2)
