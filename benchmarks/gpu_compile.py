@@ -40,17 +40,17 @@ def tasks(sections: Iterable[str], size: Size) -> list[tuple[str, str]]:
 
 def compiled(task: tuple[str, str], target: Any, size: Size) -> tuple[set[str], str]:
     """Compile the kernels of a case; return their hashes, and what went wrong."""
-    from tests.helpers import gpu_launches
+    from mcf.kernels.triton import stand_in
 
     section, name = task
     torch.set_num_threads(1)
-    gpu_launches.TARGET = target
+    stand_in.TARGET = target
     found: list[Any] = []
     error = ""
     try:
         # Constants of functions are computed by kernels, and become text of other kernels: so the
         # interpreter runs each launch as well.
-        with mcf.executor("triton"), gpu_launches.gpu_launches(run=True) as found:
+        with mcf.executor("triton"), stand_in.gpu_launches(run=True) as found:
             _called(section, name, size)
     except Exception as problem:
         # The compiler's own error is the cause of the one that names the launch.

@@ -7,7 +7,7 @@ import functools
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -125,7 +125,22 @@ def on(device: torch.device) -> Executor:
     found = named(_automatic(device.type) if _chosen == "auto" else _chosen)
     if found.devices and device.type not in found.devices:
         raise ValueError(f"executor {found.name!r} runs on {found.tensors}, got one on {device}")
-    return found
+    return found if _observer is None else _observer(found)
+
+
+# Wraps the executor that `on` returns; see `observed`.
+_observer: Callable[[Executor], Any] | None = None
+
+
+@contextlib.contextmanager
+def observed(wrapper: Callable[[Executor], Any]) -> Iterator[None]:
+    """Run kernels by a wrapped executor inside a `with` block, for `mcf.explain`."""
+    global _observer
+    before, _observer = _observer, wrapper
+    try:
+        yield
+    finally:
+        _observer = before
 
 
 def executor_for(device: torch.device) -> str:

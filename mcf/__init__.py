@@ -40,6 +40,7 @@ from mcf.expansions import tensor as tensor
 from mcf.expansions import unflatten_state as unflatten_state
 from mcf.expansions import zeros as zeros
 from mcf.expansions import zeros_like as zeros_like
+from mcf.explaining import explain as explain
 from mcf.functions import acos as acos
 from mcf.functions import acosh as acosh
 from mcf.functions import add as add

@@ -69,7 +69,7 @@ def compile_launch(
     except Exception as error:
         shown = ", ".join(map(_described, arguments))
         file = kernel.fn.__code__.co_filename
-        raise AssertionError(f"{file} does not compile for {shown}; {settings}") from error
+        raise RuntimeError(f"{file} does not compile for {shown}; {settings}") from error
 
 
 @contextlib.contextmanager
