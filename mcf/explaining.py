@@ -72,7 +72,7 @@ class Step:
     """An operator on expansion tensors, and the kernels of its implementation.
 
     Attributes:
-        operator: the operator, such as `torch.ops.aten.sum.dim_IntList`.
+        operator: the operator, such as "aten.sum.default"; "plain tensors" of kernels before any.
         arguments: its arguments, tensors as format and shape.
         where: the file and line of its implementation.
         kernels: the kernels, in the order in which they ran.
@@ -102,7 +102,8 @@ class Explanation:
     def __str__(self) -> str:
         lines = []
         for step in self.steps:
-            lines.append(f"{step.operator}({step.arguments})  {step.where}")
+            given = f"({step.arguments})  {step.where}" if step.where else ""
+            lines.append(step.operator + given)
             for kernel, times in _runs(step.kernels):
                 again = f"  {times} times" if times > 1 else ""
                 lines.append(
@@ -212,9 +213,11 @@ class _Operators(TorchDispatchMode):
         first = next(x for x in tree_leaves(tensors) if isinstance(x, Tensor))
         length = first.shape[-1] if first.ndim else 1
         kernel = Kernel(method, declaration, _described(tensors), length, executor)
-        if self.steps:
-            step = self.steps[-1]
-            step.kernels.append(kernel)
+        if not self.steps:
+            self.steps.append(Step("plain tensors", "", ""))
+        step = self.steps[-1]
+        step.kernels.append(kernel)
+        if self._operands:
             step.bound = _bound(step.operator, self._operands[-1], step.kernels)
 
 

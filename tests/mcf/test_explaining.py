@@ -46,6 +46,12 @@ def test_explain_prints_the_code_for_gpus():
     assert ".visible .entry" in found.ptx()
 
 
+def test_explain_of_plain_tensors_names_the_kernels():
+    [step] = mcf.explain(mcf.sum, torch.ones(8)).steps
+    assert step.operator == "plain tensors"
+    assert "sum_fp32_1_2" in [kernel.name for kernel in step.kernels]
+
+
 def test_explain_of_a_result_is_refused():
     with pytest.raises(TypeError, match=r"function must be callable, got MCFTensor"):
         mcf.explain(mcf.randn(3).sum())
