@@ -111,7 +111,10 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
     if isinstance(value, Tensor) and not value.dim() and value.device != device:
         value = value.to(device)
     if isinstance(value, MCFTensor):
-        c = widen(value.components, dtype)
+        c = value.components
+        if c[0].dtype is not dtype:
+            # Components that are normalised in a narrower format need not be in this one.
+            c = convert(c, dtype, len(c))
         if 1 < len(c) < terms:
             c = padded(c, terms)
         return c

@@ -3,7 +3,7 @@
 x * y with a plain y takes y exactly. But `torch.addcmul(x, a, b)` multiplies two plain tensors, and
 the derivative of `torch.lerp` has 1 - weight: both would be rounded in the plain format. So would a
 bound of `torch.clamp`, which torch converts to a number if the other bound is a number. Such plain
-operands are promoted.
+operands are promoted, and so are expansions of a narrower format: `torch.cov` adds up its weights.
 
 A square of a float16 overflows from 2^8 on and underflows below 2^-12. A sum of four numbers may
 overflow from 2^14 on. The default eps of norms, 1e-5, has only 8 bits in float16. So norms, means
@@ -30,14 +30,15 @@ from mcf.expansions.promotion import result_format
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import FP16
 
-# Functions whose values and derivatives contain such operations.
+# Functions whose values and derivatives contain such operations. Batch and instance norm are not
+# among them: they write to their running means.
 _VALUES = {
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "cdist", "corrcoef", "cosine_embedding_loss",
     "cosine_similarity", "cov", "cross_entropy", "cumulative_trapezoid", "dist",
-    "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "layer_norm",
-    "lerp", "logaddexp", "logaddexp2", "margin_ranking_loss", "mse_loss", "multi_margin_loss",
-    "multi_head_attention_forward", "multilabel_soft_margin_loss", "nll_loss",
+    "gaussian_nll_loss", "group_norm", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
+    "layer_norm", "ldexp", "lerp", "logaddexp", "logaddexp2", "margin_ranking_loss", "mse_loss",
+    "multi_head_attention_forward", "multi_margin_loss", "multilabel_soft_margin_loss", "nll_loss",
     "pairwise_distance", "poisson_nll_loss", "rms_norm", "scaled_dot_product_attention",
     "smooth_l1_loss", "soft_margin_loss", "trapezoid", "trapz", "triplet_margin_loss", "xlog1py",
     "xlogy",
@@ -82,26 +83,29 @@ _AS_THEY_ARE = frozenset({MCFTensor, int, float, bool, str, type(None)})
 def widened(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a function in `WIDENED`, with plain tensors promoted if needed."""
+    """Return the arguments of a function in `WIDENED`, with narrower tensors promoted."""
     if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
     given = [*args, *kwargs.values()]
     if _AS_THEY_ARE.issuperset(map(type, given)):
-        return args, kwargs
+        # The type's own attribute would call `__torch_function__`.
+        formats = {x.__dict__["_c0"].dtype for x in given if type(x) is MCFTensor}
+        if len(formats) < 2:
+            return args, kwargs
     # `is_floating_point` of an expansion would call `__torch_function__`.
     floats = [
         x
         for x in given
         if type(x) is MCFTensor or (isinstance(x, Tensor) and x.is_floating_point())
     ]
-    if all(isinstance(x, MCFTensor) for x in floats) or not any(
-        isinstance(x, MCFTensor) for x in floats
-    ):
+    if not any(isinstance(x, MCFTensor) for x in floats):
         return args, kwargs
     dtype, terms = result_format(*floats)
 
     def wide(x: Any) -> Any:
-        plain = isinstance(x, Tensor) and x.is_floating_point() and not isinstance(x, MCFTensor)
+        if isinstance(x, MCFTensor):
+            return x if x.dtype is dtype else reformat(x, dtype, terms)
+        plain = isinstance(x, Tensor) and x.is_floating_point()
         return reformat(x, dtype, terms) if plain else x
 
     name = func.__name__

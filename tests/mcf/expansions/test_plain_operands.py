@@ -125,6 +125,8 @@ CASES: dict[str, Case] = {
     "soft_margin_loss": (F.soft_margin_loss, [A, B]),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (5,), w, b, 0.1), [M, A, B]),
     "mcf layer_norm": (lambda x, w: mcf.nn.functional.layer_norm(x, (5,), w, eps=0.1), [M, A]),
+    "group_norm": (lambda x, w, b: F.group_norm(x[:, :4], 2, w[:4], b[:4], 0.1), [M, A, B]),
+    "ldexp": (torch.ldexp, [A, B]),
     "rms_norm": (lambda x, w: F.rms_norm(x, (5,), w, 0.1), [M, A]),
     "normalize": (lambda x: F.normalize(x, eps=0.1), [M]),
     "attention": (F.scaled_dot_product_attention, [M, N, K]),
@@ -191,6 +193,42 @@ def test_every_mix_of_operands_in_every_format(name: str) -> None:
     for which in range(1, 2 ** len(CASES[name][1])):
         checked(name, torch.float32, 58, which)
         checked(name, torch.bfloat16, 14, which)
+
+
+# As torch, `heaviside` refuses two dtypes.
+MIXED = [name for name, (_, given) in CASES.items() if len(given) > 1 and name != "heaviside"]
+MIXED_TENSORS: dict[str, Callable[[Any, Any], Any]] = {
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "div reversed": lambda x, y: y / x,
+    "matmul": lambda x, y: x @ y.mT,
+    "cat": lambda x, y: torch.cat([x, y]) * x.sum(),
+    "where": lambda x, y: torch.where(x > y, x, y) * x,
+    "solve": lambda x, y: torch.linalg.solve(x[:, :4] + 3 * torch.eye(4), y),
+    "maximum": lambda x, y: torch.maximum(x, y) / x,
+    "scatter_reduce": lambda x, y: y.scatter_reduce(0, torch.tensor([[1, 2, 1, 2, 0]]), x, "prod"),
+}
+
+
+@pytest.mark.sampled(every=12, slow=1)
+@pytest.mark.parametrize("name", MIXED)
+def test_narrower_expansions_are_taken_exactly(name: str) -> None:
+    """float32 pairs have 48 bits: a step in their format would leave half of the 106 bits."""
+    function, given = CASES[name]
+    ours = [mcf.tensor(a, 2, torch.float32 if k else F64) for k, a in enumerate(given)]
+    got = function(*ours)
+    assert (got.dtype, got.terms) == (F64, 2)
+    assert near(got, function(*(mcf.tensor(x, 4, F64) for x in ours)), 95)
+
+
+@pytest.mark.parametrize("executor", ["torch", "numba"])
+def test_narrower_expansions_are_normalised_in_the_wider_format(executor: str) -> None:
+    """The components of a float32 pair overlap in float64: a product was off by 2^-80."""
+    x, y = mcf.tensor(M, 2), mcf.tensor(N, 2, torch.float32)
+    with mcf.executor(executor):
+        for name, function in MIXED_TENSORS.items():
+            want = function(*(mcf.tensor(v, 4, F64) for v in (x, y)))
+            assert near(function(x, y), want, 95), name
 
 
 def test_16_bit_formats_keep_their_format() -> None:

@@ -221,3 +221,14 @@ def test_cosine_embedding_loss_of_zeros_is_that_of_a_right_angle() -> None:
     loss.sum().backward()
     assert loss.tolist() == [1.0, 0.0]
     assert bool(x.grad.isfinite().all())
+
+
+def test_cosine_similarity_broadcasts_before_it_adds_up() -> None:
+    """Along a dimension of one element of one operand, torch adds up the broadcast squares."""
+    x, y = torch.arange(1.0, 7).view(1, 2, 3), torch.tensor([[[1.0, -2, 3]], [[4, 5, -6]]])
+    got = F.cosine_similarity(mcf.tensor(x), mcf.tensor(y), dim=-2)
+    wanted = F.cosine_similarity(*(mcf.tensor(t) for t in torch.broadcast_tensors(x, y)), dim=-2)
+    assert_all_same_bits(got.components, wanted.components)
+    # float64 is exact to 2^-50 here.
+    exact = F.cosine_similarity(x.double(), y.double(), dim=-2)
+    assert torch.allclose(got.to_plain(torch.float64), exact, rtol=0, atol=2.0**-44)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.expansions.conversion import reformat
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.promotion import aligned
+from mcf.expansions.promotion import aligned, result_format
 from mcf.expansions.tensor import wrap
 
 aten = torch.ops.aten
@@ -198,6 +199,7 @@ def scatter_reduce(
             f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}."
         )
     check_places(input, dim, index, src)
+    input = reformat(input, *result_format(input, src))
     if index.numel() == 0:
         # Nothing is written, and the source's gradient is 0.
         return input.scatter(dim, index, src.reshape(-1)[:0].reshape(index.shape))
