@@ -91,7 +91,7 @@ EXPECTED = (
     ),
     (
         r"__rdiv__|nn\.functional\.(binary_cross_entropy_with_logits|multilabel_soft_margin_loss"
-        r"|tanhshrink|cosine_embedding_loss|gaussian_nll_loss)",
+        r"|tanhshrink|cosine_embedding_loss|gaussian_nll_loss|rms_norm)",
         r"(vjp|jvp|vmap), .* bits of result",
         "torch takes it apart into other steps (docs/semantics.md)",
     ),
