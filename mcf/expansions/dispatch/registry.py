@@ -29,6 +29,9 @@ INTO: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
 # Torch functions that return views -> fast implementations with positional arguments, which return
 # NotImplemented for arguments that give no view.
 VIEWS: dict[Any, Callable[..., Any]] = {}
+# Functional operators -> functions write(target, args, **named) that write the result into a tensor
+# by one launch. They return False, with nothing written, for unsupported targets and arguments.
+WRITES: dict[OpOverload, Callable[..., bool]] = {}
 # Functions of an operator, its arguments and keywords, tried for operators in neither table. They
 # return NotImplemented for operators that they do not know.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []

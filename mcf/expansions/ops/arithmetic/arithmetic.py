@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import differentiated, pulled_back
-from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.registry import WRITES, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.launch.fused_formulas import Written, composed, composed_into
 from mcf.expansions.launch.operations import into, planned, shares_part
@@ -22,13 +24,30 @@ from mcf.kernels.operators import ADD, DIV, FMA, MUL, RECIPROCAL, RSQRT, SQRT, S
 aten = torch.ops.aten
 
 
-def _scaled(y: Any, alpha: Any) -> Any:
-    """Return alpha * y, rounded to the format of the result."""
-    if alpha == 1:
-        return y
-    if not isinstance(y, Tensor):
-        return Fraction(y) * Fraction(alpha)
-    return y * alpha
+# An operation or a formula, and its operands.
+Step = tuple[Operation | Written, tuple[Any, ...]]
+
+
+def _computed(step: Step) -> Any:
+    formula, values = step
+    if type(formula) is Operation:
+        return planned(formula, *values)
+    return composed(formula, *values)  # type: ignore[arg-type]
+
+
+def _register(step: Callable[..., Step], *funcs: OpOverload) -> None:
+    """Let a step compute the forms of operators that write into an argument."""
+
+    def write(target: Any, args: tuple[Any, ...], **named: Any) -> bool:
+        if not isinstance(target, MCFTensor):
+            return False
+        formula, values = step(*args, **named)
+        if type(formula) is Operation:
+            return into(formula, values, target)
+        return not shares_part(target, args) and composed_into(formula, values, target)  # type: ignore[arg-type]
+
+    for func in funcs:
+        WRITES[func] = write
 
 
 @implements(aten.neg.default)
@@ -43,15 +62,27 @@ def positive(x: MCFTensor) -> MCFTensor:
     return x
 
 
-def _multiple(operation: Operation) -> Any:
-    def multiple(o: Any, x: Any, y: Any, alpha: Any) -> Any:
+def _multiple(operation: Operation) -> Callable[..., Step]:
+    """Return the step of x + alpha y for ADD, of x - alpha y for SUB."""
+
+    def formula(o: Any, x: Any, y: Any, alpha: Any) -> Any:
         return o(operation, x, o(MUL, y, alpha))
 
-    return multiple
+    def step(x: Any, y: Any, alpha: Any = 1) -> Step:
+        if type(alpha) is bool:
+            raise RuntimeError("Boolean alpha only supported for Boolean results.")
+        if alpha == 1:
+            return operation, (x, y)
+        if not isinstance(y, Tensor):
+            return operation, (x, Fraction(y) * Fraction(alpha))
+        if _alike(x, y):
+            return formula, (x, y, alpha)
+        return operation, (x, _like(y, x) * alpha)
+
+    return step
 
 
-# x + alpha y and x - alpha y.
-plus_multiple, minus_multiple = _multiple(ADD), _multiple(SUB)
+_sum, _difference = _multiple(ADD), _multiple(SUB)
 
 
 def _alike(x: Any, y: Any) -> bool:
@@ -61,28 +92,10 @@ def _alike(x: Any, y: Any) -> bool:
     return x.terms == y.terms and x.dtype is y.dtype
 
 
-def multiple_into(operation: Any, out: MCFTensor, x: Any, y: Any, alpha: Any) -> bool:
-    """Write x + alpha y or x - alpha y into `out`; return False if unsupported."""
-    formula = {ADD: plus_multiple, SUB: minus_multiple}.get(operation)
-    if formula is None or type(alpha) is bool or not _alike(x, y) or shares_part(out, (x, y)):
-        return False
-    return composed_into(formula, (x, y, alpha), out)
-
-
-def _check_alpha(alpha: Any) -> None:
-    if type(alpha) is bool:
-        raise RuntimeError("Boolean alpha only supported for Boolean results.")
-
-
 @implements(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """Return x + alpha * y."""
-    _check_alpha(alpha)
-    if alpha != 1 and _alike(x, y):
-        return composed(plus_multiple, x, y, alpha)  # type: ignore[no-any-return]
-    if alpha != 1 and isinstance(y, Tensor):
-        y = _like(y, x)
-    return planned(ADD, x, _scaled(y, alpha))
+    return _computed(_sum(x, y, alpha))  # type: ignore[no-any-return]
 
 
 def _is_truth(x: Any) -> bool:
@@ -97,12 +110,11 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
             "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
             "trying to invert a mask, use the `~` or `logical_not()` operator instead."
         )
-    _check_alpha(alpha)
-    if alpha != 1 and _alike(x, y):
-        return composed(minus_multiple, x, y, alpha)  # type: ignore[no-any-return]
-    if alpha != 1 and isinstance(y, Tensor):
-        y = _like(y, x)
-    return planned(SUB, x, _scaled(y, alpha))
+    return _computed(_difference(x, y, alpha))  # type: ignore[no-any-return]
+
+
+_register(_sum, aten.add.Tensor, aten.add.Scalar)
+_register(_difference, aten.sub.Tensor, aten.sub.Scalar)
 
 
 def _like(y: Tensor, x: Any) -> MCFTensor:
@@ -178,62 +190,65 @@ def sqrt(x: MCFTensor) -> MCFTensor:
     return planned(SQRT, x)
 
 
-def product_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """Return x + a b."""
-    return o(ADD, x, o(MUL, a, b))
-
-
-def multiple_product_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-    """Return x + value a b."""
-    return o(ADD, x, o(MUL, o(MUL, a, b), value))
-
-
-def quotient_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """Return x + a / b."""
-    return o(ADD, x, o(DIV, a, b))
-
-
-def multiple_quotient_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-    """Return x + (value a) / b."""
-    return o(ADD, x, o(DIV, o(MUL, a, value), b))
-
-
 def _as_long(*values: Any) -> bool:
     """Return whether all values have equally many components; plain tensors have one."""
     return len({getattr(v, "terms", 1) for v in values}) == 1
 
 
-def _combined(operation: Operation, plain: Written, scaled: Written) -> tuple[Any, Any]:
-    """Return the function x + value * operation(a, b) and its variant that writes into `out`."""
-
-    def combined(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
-        if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
-            inner = a * value / b if operation is DIV else a * b * value
-            return x + inner
-        if value != 1:
-            return composed(scaled, x, a, b, value)
-        if operation is MUL and _as_long(x, a, b):
-            # FMA reads memory once; for one component it rounds once.
-            return planned(FMA, a, b, x)
-        return composed(plain, x, a, b)
-
-    def combined_into(out: MCFTensor, x: Any, a: Any, b: Any, *, value: Any = 1) -> bool:
-        if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
-            return False
-        if value != 1:
-            return composed_into(scaled, (x, a, b, value), out)
-        if operation is MUL and _as_long(x, a, b):
-            return into(FMA, (a, b, x), out)
-        return composed_into(plain, (x, a, b), out)
-
-    return combined, combined_into
+def product_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
+    """Return x + a b."""
+    return o(ADD, x, o(MUL, a, b))
 
 
-# x + value * a * b and x + value * a / b.
-addcmul, addcmul_into = _combined(MUL, product_plus, multiple_product_plus)
-addcdiv, addcdiv_into = _combined(DIV, quotient_plus, multiple_quotient_plus)
-implements(aten.addcmul.default)(addcmul)
-implements(aten.addcdiv.default)(addcdiv)
+def _multiple_product_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return o(ADD, x, o(MUL, o(MUL, a, b), value))
+
+
+def _addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Step:
+    if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
+        return ADD, (x, a * b * value)
+    if value != 1:
+        return _multiple_product_plus, (x, a, b, value)
+    # FMA reads memory once; for one component it rounds once.
+    return (FMA, (a, b, x)) if _as_long(x, a, b) else (product_plus, (x, a, b))
+
+
+def _quotient_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
+    return o(ADD, x, o(DIV, a, b))
+
+
+def _multiple_quotient_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return o(ADD, x, o(DIV, o(MUL, a, value), b))
+
+
+def _addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Step:
+    if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
+        return ADD, (x, a * value / b)
+    if value != 1:
+        return _multiple_quotient_plus, (x, a, b, value)
+    return _quotient_plus, (x, a, b)
+
+
+def _between(o: Any, x: Any, end: Any, weight: Any) -> Any:
+    return o(ADD, x, o(MUL, weight, o(SUB, end, x)))
+
+
+def _lerp(x: Any, end: Any, weight: Any) -> Step:
+    if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
+        return _between, (x, end, weight)
+    return ADD, (x, weight * (end - x))
+
+
+def _in_one_pass(step: Callable[..., Step], *funcs: OpOverload) -> Any:
+    """Register the step of operators, and return the function that computes it."""
+    _register(step, *funcs)
+    return implements(*funcs)(lambda *args, **named: _computed(step(*args, **named)))
+
+
+# x + value a b, x + value a / b, and x + weight (end - x).
+addcmul = _in_one_pass(_addcmul, aten.addcmul.default)
+addcdiv = _in_one_pass(_addcdiv, aten.addcdiv.default)
+lerp = _in_one_pass(_lerp, aten.lerp.Scalar, aten.lerp.Tensor)
 
 
 @implements(torch.addcdiv, Tensor.addcdiv)
@@ -243,26 +258,6 @@ def _addcdiv_recorded(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1)
     if not pulled_back(given):
         return forward(torch.addcdiv, given, {"value": value})
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
-
-
-def between(o: Any, x: Any, end: Any, weight: Any) -> Any:
-    """Return x + weight (end - x)."""
-    return o(ADD, x, o(MUL, weight, o(SUB, end, x)))
-
-
-@implements(aten.lerp.Scalar, aten.lerp.Tensor)
-def lerp(x: Any, end: Any, weight: Any) -> Tensor:
-    """Return x + weight * (end - x)."""
-    if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
-        return composed(between, x, end, weight)  # type: ignore[no-any-return]
-    return x + weight * (end - x)  # type: ignore[no-any-return]
-
-
-def lerp_into(out: MCFTensor, x: Any, end: Any, weight: Any) -> bool:
-    """Write x + weight * (end - x) into `out`; return False if unsupported."""
-    if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
-        return composed_into(between, (x, end, weight), out)
-    return False
 
 
 def _product_with_reciprocal(o: Any, x: Any, y: Any) -> Any:

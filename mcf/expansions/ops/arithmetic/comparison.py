@@ -43,40 +43,20 @@ from mcf.kernels.operators import (
 aten = torch.ops.aten
 
 
-@implements(aten.lt.Tensor, aten.lt.Scalar)
-def less(x: Any, y: Any) -> Tensor:
-    """Return x < y by value."""
-    return compared(LT, x, y)
+def _comparison(name: str, operation: Operation, exchanged: bool = False) -> Any:
+    """Register a comparison by value of x and y, or of y and x if `exchanged`."""
+
+    def compare(x: Any, y: Any) -> Tensor:
+        return compared(operation, y, x) if exchanged else compared(operation, x, y)
+
+    packet = getattr(aten, name)
+    return implements(packet.Tensor, packet.Scalar)(compare)
 
 
-@implements(aten.le.Tensor, aten.le.Scalar)
-def less_equal(x: Any, y: Any) -> Tensor:
-    """Return x <= y by value."""
-    return compared(LE, x, y)
-
-
-@implements(aten.gt.Tensor, aten.gt.Scalar)
-def greater(x: Any, y: Any) -> Tensor:
-    """Return x > y by value."""
-    return compared(LT, y, x)
-
-
-@implements(aten.ge.Tensor, aten.ge.Scalar)
-def greater_equal(x: Any, y: Any) -> Tensor:
-    """Return x >= y by value."""
-    return compared(LE, y, x)
-
-
-@implements(aten.eq.Tensor, aten.eq.Scalar)
-def equal(x: Any, y: Any) -> Tensor:
-    """Return x == y by value."""
-    return compared(EQ, x, y)
-
-
-@implements(aten.ne.Tensor, aten.ne.Scalar)
-def not_equal(x: Any, y: Any) -> Tensor:
-    """Return x != y by value; True if either is NaN."""
-    return compared(NE, x, y)
+less, less_equal = _comparison("lt", LT), _comparison("le", LE)
+greater, greater_equal = _comparison("gt", LT, True), _comparison("ge", LE, True)
+# Unlike the others, `not_equal` is True for NaN.
+equal, not_equal = _comparison("eq", EQ), _comparison("ne", NE)
 
 
 @implements(aten.equal.default)
@@ -85,44 +65,26 @@ def all_equal(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and bool(equal(x, y).all())
 
 
-def _nan_or(x: Any, y: Any, x_wins: Tensor) -> Tensor:
-    """Return x where `x_wins` or x is NaN, else y."""
-    a, b = aligned(x, y)
-    return where(a[0].isnan() | (x_wins & ~b[0].isnan()), wrap(a), wrap(b))
+def _selection(operation: Operation, largest: bool, skips_nan: bool) -> Any:
+    """Register the elementwise maximum or minimum; it skips NaN, or returns it."""
+
+    def select(x: Any, y: Any) -> Tensor:
+        found = selected(operation, x, y)
+        if found is not None:
+            return found
+        a, b = aligned(x, y)
+        first = less_equal(y, x) if largest else less_equal(x, y)
+        if skips_nan:
+            first = first | b[0].isnan()
+        else:
+            first = a[0].isnan() | (first & ~b[0].isnan())
+        return where(first, wrap(a), wrap(b))
+
+    return implements(getattr(aten, operation.name).default)(select)
 
 
-@implements(aten.maximum.default)
-def maximum(x: Any, y: Any) -> Tensor:
-    """Return the elementwise maximum; NaN if either operand is NaN."""
-    found = selected(MAXIMUM, x, y)
-    return _nan_or(x, y, less_equal(y, x)) if found is None else found
-
-
-@implements(aten.minimum.default)
-def minimum(x: Any, y: Any) -> Tensor:
-    """Return the elementwise minimum; NaN if either operand is NaN."""
-    found = selected(MINIMUM, x, y)
-    return _nan_or(x, y, less_equal(x, y)) if found is None else found
-
-
-@implements(aten.fmax.default)
-def fmax(x: Any, y: Any) -> Tensor:
-    """Return the elementwise maximum; the other operand if one is NaN."""
-    found = selected(FMAX, x, y)
-    if found is not None:
-        return found
-    a, b = aligned(x, y)
-    return where(b[0].isnan() | less_equal(y, x), wrap(a), wrap(b))
-
-
-@implements(aten.fmin.default)
-def fmin(x: Any, y: Any) -> Tensor:
-    """Return the elementwise minimum; the other operand if one is NaN."""
-    found = selected(FMIN, x, y)
-    if found is not None:
-        return found
-    a, b = aligned(x, y)
-    return where(b[0].isnan() | less_equal(x, y), wrap(a), wrap(b))
+maximum, minimum = _selection(MAXIMUM, True, False), _selection(MINIMUM, False, False)
+fmax, fmin = _selection(FMAX, True, True), _selection(FMIN, False, True)
 
 
 @implements(aten.clamp.default, aten.clamp.Tensor)
@@ -140,22 +102,9 @@ def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
     return out if max is None else minimum(out, max)
 
 
-@implements(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(x: MCFTensor, min: Any) -> Tensor:
-    """Return max(x, lower)."""
-    return maximum(x, min)
-
-
-@implements(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(x: MCFTensor, max: Any) -> Tensor:
-    """Return min(x, upper)."""
-    return minimum(x, max)
-
-
-@implements(aten.relu.default)
-def relu(x: MCFTensor) -> Tensor:
-    """Return x where it is positive, else 0; NaN for NaN."""
-    return maximum(x, 0)
+implements(aten.clamp_min.default, aten.clamp_min.Tensor)(lambda x, min: maximum(x, min))
+implements(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda x, max: minimum(x, max))
+implements(aten.relu.default)(lambda x: maximum(x, 0))
 
 
 @implements(aten.threshold_backward.default)
@@ -184,28 +133,12 @@ def nan_to_num(
     return where(first == -float("inf"), -top if neginf is None else neginf, out)
 
 
-@implements(aten.is_same_size.default)
-def is_same_size(x: Tensor, y: Tensor) -> bool:
-    """Return whether the shapes are equal."""
-    return x.shape == y.shape
-
-
-@implements(aten._has_same_storage_numel.default)
-def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:
-    """Return whether element counts agree; PyTorch calls this before it sets a tangent."""
-    return x.numel() == y.numel()
-
-
-@implements(torch.ops.prims.add.default)
-def shape_of_sum(x: Tensor, y: Tensor) -> Tensor:
-    """Return x + y; PyTorch calls this for the zero tangent of `sign`."""
-    return x + y
-
-
-@implements(torch.ops.prims.mul.default)
-def shape_of_product(x: Tensor, y: Tensor) -> Tensor:
-    """Return x * y; PyTorch calls this in forward-over-backward differentiation."""
-    return x * y
+implements(aten.is_same_size.default)(lambda x, y: x.shape == y.shape)
+# PyTorch calls these before it sets a tangent, for the zero tangent of `sign`, and in
+# forward-over-backward differentiation.
+implements(aten._has_same_storage_numel.default)(lambda x, y: x.numel() == y.numel())
+implements(torch.ops.prims.add.default)(lambda x, y: x + y)
+implements(torch.ops.prims.mul.default)(lambda x, y: x * y)
 
 
 # Powers of two near both ends of a format's range.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from mcf import reductions
 from mcf.convert.rounding import convert
@@ -65,58 +66,25 @@ def _of_rows(name: str, x: MCFTensor, dim: Any = None, keepdim: bool = False) ->
     return None if found is None else found[0]
 
 
-@implements(aten.sum.dim_IntList)
-def sum_dims(
-    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return the sum over dimensions, all by default."""
-    return _reduce("sum", aten.sum.dim_IntList, reduced, x, dtype, dim, keepdim)
+def _registered(
+    name: str, few: Callable[..., Any], over: OpOverload, whole: OpOverload | None = None
+) -> Any:
+    """Register a reduction over dimensions, and of all elements; or a running reduction."""
+
+    def reduction(x: MCFTensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
+        return _reduce(name, over, few, x, dtype, *args)
+
+    implements(over)(reduction)
+    if whole is not None:
+        implements(whole)(lambda x, *, dtype=None: _reduce(name, whole, few, x, dtype))
+    return reduction
 
 
-@implements(aten.sum.default)
-def sum_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the sum of all elements."""
-    return sum_dims(x, dtype=dtype)
-
-
-@implements(aten.mean.dim)
-def mean_dims(
-    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return the mean over dimensions."""
-    return _reduce("mean", aten.mean.dim, reduced, x, dtype, dim, keepdim)
-
-
-@implements(aten.mean.default)
-def mean_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the mean of all elements."""
-    return mean_dims(x, dtype=dtype)
-
-
-@implements(aten.prod.dim_int)
-def prod_dim(
-    x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return the product along a dimension."""
-    return _reduce("prod", aten.prod.dim_int, _of_rows, x, dtype, dim, keepdim)
-
-
-@implements(aten.prod.default)
-def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the product of all elements."""
-    return _reduce("prod", aten.prod.default, _of_rows, x, dtype)
-
-
-@implements(aten.cumsum.default)
-def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the running sums along a dimension."""
-    return _reduce("cumsum", aten.cumsum.default, _of_rows, x, dtype, dim)
-
-
-@implements(aten.cumprod.default)
-def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the running products along a dimension."""
-    return _reduce("cumprod", aten.cumprod.default, _of_rows, x, dtype, dim)
+sum_dims = _registered("sum", reduced, aten.sum.dim_IntList, aten.sum.default)
+mean_dims = _registered("mean", reduced, aten.mean.dim, aten.mean.default)
+_registered("prod", _of_rows, aten.prod.dim_int, aten.prod.default)
+_registered("cumsum", _of_rows, aten.cumsum.default)
+_registered("cumprod", _of_rows, aten.cumprod.default)
 
 
 @implements(aten.trace.default)
@@ -124,41 +92,31 @@ def trace(x: MCFTensor) -> Tensor:
     """Return the sum of a matrix's diagonal."""
     if x.dim() != 2:
         raise RuntimeError(f"trace: expected a matrix, got {x.dim()} dimensions")
-    return sum_all(x.diagonal())  # type: ignore[arg-type]
+    return sum_dims(x.diagonal())  # type: ignore[arg-type]
 
 
-def _correction(correction: Any) -> float:
-    return 1.0 if correction is None else float(correction)
+def _spread(name: str) -> Any:
+    """Register the variance or the standard deviation over dimensions, alone and with the mean."""
+
+    def spread(
+        x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Tensor:
+        less = 1.0 if correction is None else float(correction)
+        few = reduced(name, x, dim, keepdim, less)
+        if few is not None:
+            return few
+        return wrap(getattr(reductions, name)(x.components, dim, less, keepdim))
+
+    def with_mean(
+        x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        return spread(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
+
+    implements(getattr(aten, f"{name}_mean").correction)(with_mean)
+    return implements(getattr(aten, name).correction)(spread)
 
 
-@implements(aten.var.correction)
-def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """Return the variance over dimensions."""
-    few = reduced("var", x, dim, keepdim, _correction(correction))
-    if few is not None:
-        return few
-    return wrap(reductions.var(x.components, dim, _correction(correction), keepdim))
-
-
-@implements(aten.std.correction)
-def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """Return the standard deviation over dimensions."""
-    few = reduced("std", x, dim, keepdim, _correction(correction))
-    if few is not None:
-        return few
-    return wrap(reductions.std(x.components, dim, _correction(correction), keepdim))
-
-
-@implements(aten.var_mean.correction)
-def var_mean(
-    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return the variance and the mean over dimensions."""
-    few = reduced("var", x, dim, keepdim, _correction(correction))
-    if few is not None:
-        return few, mean_dims(x, dim, keepdim)
-    both = reductions.var_mean(x.components, dim, _correction(correction), keepdim)
-    return wrap(both[0]), wrap(both[1])
+var, std = _spread("var"), _spread("std")
 
 
 @implements(aten.linalg_vector_norm.default)
@@ -183,14 +141,6 @@ def vector_norm(
             sizes = (sizes[0] * math.nan, *(c * 0.0 for c in sizes[1:]))
         return wrap(sizes)
     return wrap(reductions.norm(given, float(ord), dim, keepdim))
-
-
-@implements(aten.std_mean.correction)
-def std_mean(
-    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return the standard deviation and the mean over dimensions."""
-    return std(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
 
 
 @implements(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
