@@ -20,7 +20,6 @@ from mcf.expansions.ops.matrices import orthogonal as orthogonal
 from mcf.expansions.ops.matrices import polar_factors as polar_factors
 from mcf.expansions.ops.matrices import reflections as reflections
 from mcf.expansions.ops.matrices import spectral as spectral
-from mcf.expansions.ops.nn import class_losses as class_losses
 from mcf.expansions.ops.nn import convolution as convolution
 from mcf.expansions.ops.nn import ctc as ctc
 from mcf.expansions.ops.nn import distances as distances

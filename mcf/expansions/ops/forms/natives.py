@@ -225,7 +225,8 @@ for _name in ("grid_sampler_2d", "grid_sampler_3d"):
     _sampled(_name)
 
 
-_REDUCTIONS = ("none", "mean", "sum")
+# The names of PyTorch's reductions 0, 1 and 2.
+REDUCTIONS = ("none", "mean", "sum")
 _MEAN = 1
 
 
@@ -245,7 +246,7 @@ def _loss(name: str, function: Any, *names: str) -> None:
     def value(x: Tensor, target: Tensor, *rest: Any, **named: Any) -> Any:
         options = given(rest, named)
         _check_loss(name, x, target)
-        options["reduction"] = _REDUCTIONS[options["reduction"]]
+        options["reduction"] = REDUCTIONS[options["reduction"]]
         return above(function, x, target, **options)
 
     @implements(getattr(aten, f"{name}_backward").default)
@@ -286,7 +287,7 @@ _loss("binary_cross_entropy", F.binary_cross_entropy, "weight", "reduction")
 def _margin(
     x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = _MEAN
 ) -> Any:
-    kind = _REDUCTIONS[reduction]
+    kind = REDUCTIONS[reduction]
     return F.multi_margin_loss(x, target, p, margin, weight, reduction=kind)
 
 
@@ -303,12 +304,6 @@ def glu_tangent(value: Tensor, x: Tensor, tangent: Tensor, dim: int) -> Any:
     _, gate = x.chunk(2, dim)
     first, second = tangent.chunk(2, dim)
     return first * torch.sigmoid(gate) + second * (value * torch.sigmoid(-gate))
-
-
-@implements(aten.hardtanh_backward.default)
-def hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Any:
-    """Return the gradient where low < x < high, else 0."""
-    return pulled(lambda x: F.hardtanh(x, low, high), (x.expand(grad.shape),), grad, (True,))[0]
 
 
 @implements(aten._prelu_kernel_backward.default)

@@ -52,33 +52,6 @@ def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = N
     return x
 
 
-@implements(torch.rrelu, F.rrelu)
-def rrelu(
-    input: Any,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    inplace: bool = False,
-    generator: Any = None,
-) -> Any:
-    """Return x if positive, else x times a slope: random in training, else (lower + upper) / 2."""
-    low, high = Fraction(lower), Fraction(upper)
-    if low > high:
-        raise RuntimeError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
-    slope: Any = (low + high) / 2
-    if training:
-        drawn: Any = uniform(input.detach(), generator)
-        slope = drawn * (high - low) + low
-    out = torch.where(input > 0, input, input * slope)
-    return input.copy_(out) if inplace else out
-
-
-@implements(torch.rrelu_)
-def rrelu_(input: Any, *args: Any, **kwargs: Any) -> Any:
-    """Apply `rrelu` in place."""
-    return input.copy_(rrelu(input, *args, **kwargs))
-
-
 @implements(aten.rand_like.default)
 def rand_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
     """Return uniform numbers in [0, 1), with the shape and format of x."""

@@ -23,7 +23,7 @@ from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.ops.arithmetic.powers_of_two import beside, row_scale
 from mcf.expansions.ops.elementary.constants import in_format
-from mcf.expansions.ops.nn.losses import reduced
+from mcf.expansions.ops.nn.losses import loss
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.row_tasks import along
 
@@ -170,16 +170,8 @@ def _cosines(x: Any, y: Any) -> Any:
     return (_directed(x, 2, -1, tiny) * _directed(y, 2, -1, tiny)).sum(-1)
 
 
-@implements(F.cosine_embedding_loss)
-def cosine_embedding_loss(
-    input1: Any,
-    input2: Any,
-    target: Any,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Any:
+@loss(F.cosine_embedding_loss)
+def cosine_embedding_loss(input1: Any, input2: Any, target: Any, margin: float = 0) -> Any:
     """Return 1 - cos of the angle where the target is 1, max(0, cos - margin) where it is -1.
 
     PyTorch adds 1e-12 to both squared lengths, which matters for short vectors; this does not.
@@ -192,11 +184,11 @@ def cosine_embedding_loss(
         )
     cosine = _cosines(input1, input2)
     apart = torch.clamp_min(cosine - margin, 0)
-    loss = torch.where(target == 1, 1 - cosine, torch.where(target == -1, apart, 0))
-    return reduced(fitted(loss, input1, input2), reduction, size_average, reduce)
+    losses = torch.where(target == 1, 1 - cosine, torch.where(target == -1, apart, 0))
+    return fitted(losses, input1, input2)
 
 
-@implements(F.triplet_margin_loss)
+@loss(F.triplet_margin_loss)
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,
@@ -205,9 +197,6 @@ def triplet_margin_loss(
     p: float = 2,
     eps: float = 1e-6,
     swap: bool = False,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
 ) -> Any:
     """Return max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|)."""
     if margin <= 0:
@@ -222,7 +211,7 @@ def triplet_margin_loss(
     far = F.pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
-    return reduced(torch.clamp_min(margin + near - far, 0), reduction, size_average, reduce)
+    return torch.clamp_min(margin + near - far, 0)
 
 
 @implements(torch.renorm, Tensor.renorm)
