@@ -43,6 +43,12 @@ def forms(name: str) -> list[Any]:
     return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
 
 
+def overloads(names: str) -> list[OpOverload]:
+    """Return operators of aten by their names, such as "flip squeeze.dim"."""
+    pairs = (name.partition(".") for name in names.split())
+    return [getattr(getattr(torch.ops.aten, name), form or "default") for name, _, form in pairs]
+
+
 def implements(*names: Any) -> Callable[[Implementation], Implementation]:
     """Register a function in place of functions of torch and for operators.
 

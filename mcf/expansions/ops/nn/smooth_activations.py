@@ -81,7 +81,7 @@ def activation(
             return input.copy_(out) if inplace else out
 
         own = inspect.signature(function)
-        more = inspect.Parameter("inplace", inspect.Parameter.KEYWORD_ONLY)
+        more = inspect.Parameter("inplace", inspect.Parameter.KEYWORD_ONLY, default=False)
         call.__signature__ = own.replace(parameters=[*own.parameters.values(), more])  # type: ignore[attr-defined]
         implements(*names)(call)
         if in_place is not None:

@@ -10,65 +10,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from mcf.expansions.conversion import converted, plain
 from mcf.expansions.creation import linspace
-from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.registry import OPERATORS, implements, overloads
 from mcf.expansions.launch.operations import selected
-from mcf.expansions.ops.arithmetic.componentwise import register
 from mcf.expansions.ops.shape.scattering import index_put
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, wrap
 from mcf.kernels.operators import WHERE
 
 aten = torch.ops.aten
-
-# Operators of one expansion tensor and plain arguments.
-register(
-    aten.alias_copy.default,
-    aten.as_strided_copy.default,
-    aten.channel_shuffle.default,
-    aten.detach_copy.default,
-    aten.diag_embed.default,
-    aten.diagonal_backward.default,
-    aten.diagonal_copy.default,
-    aten.expand_copy.default,
-    aten.flip.default,
-    aten.gather.default,
-    aten.im2col.default,
-    aten.index_select.default,
-    aten._unsafe_index.Tensor,
-    aten.narrow_copy.default,
-    aten.native_channel_shuffle.default,
-    aten.permute_copy.default,
-    aten.pixel_shuffle.default,
-    aten.pixel_unshuffle.default,
-    aten.repeat.default,
-    aten.repeat_interleave.self_int,
-    aten.roll.default,
-    aten.rot90.default,
-    aten.select_backward.default,
-    aten.select_copy.int,
-    aten.slice_backward.default,
-    aten.slice_copy.Tensor,
-    aten.split_copy.Tensor,
-    aten.split_with_sizes_copy.default,
-    aten.squeeze_copy.default,
-    aten.squeeze_copy.dim,
-    aten.squeeze_copy.dims,
-    aten.t_copy.default,
-    aten.take.default,
-    aten.tril.default,
-    aten.transpose_copy.int,
-    aten.triu.default,
-    aten.unbind_copy.int,
-    aten.unfold_copy.default,
-    aten.unsafe_chunk.default,
-    aten.unsafe_split.Tensor,
-    aten.unsafe_split_with_sizes.default,
-    aten.unsqueeze_copy.default,
-    aten.view_copy.default,
-)
 
 
 @implements(aten.block_diag.default)
@@ -151,29 +104,21 @@ def constant_pad_nd(x: MCFTensor, pad: list[int], value: Any = 0) -> Tensor:
     )
 
 
-def _with_source(func: Any, position: int, name: str) -> None:
-    """Register an operator that writes one tensor's elements into a copy of another."""
+def _with_source(func: OpOverload, position: int) -> None:
+    """Register an operator of x and, at a position, a source of x's dtype: a tensor or a number."""
 
     def implementation(x: Any, *args: Any, **kwargs: Any) -> Tensor:
-        rest = list(args)
-        source = rest[position] if position < len(rest) else kwargs[name]
-        a, s = aligned(x, source)
-        out = []
-        for c, v in zip(a, s, strict=True):
-            if position < len(rest):
-                rest[position] = v
-            else:
-                kwargs[name] = v
-            out.append(func(c, *rest, **kwargs))
-        return wrap(out)
+        a, s = aligned(x, args[position])
+        before, after = args[:position], args[position + 1 :]
+        return wrap([func(c, *before, v, *after, **kwargs) for c, v in zip(a, s, strict=True)])
 
     implements(func)(implementation)
 
 
-_with_source(aten.select_scatter.default, 0, "src")
-_with_source(aten.slice_scatter.default, 0, "src")
-_with_source(aten.diagonal_scatter.default, 0, "src")
-_with_source(aten.as_strided_scatter.default, 0, "src")
+for _func in overloads("select_scatter slice_scatter diagonal_scatter as_strided_scatter"):
+    _with_source(_func, 0)
+_with_source(aten.index_fill.int_Tensor, 2)
+OPERATORS[aten.index_fill.int_Scalar] = OPERATORS[aten.index_fill.int_Tensor]
 
 
 # If an index repeats, PyTorch's threads decide which value is written. The choice could differ
@@ -216,13 +161,6 @@ def scatter_value(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
     )
 
 
-@implements(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-def index_fill(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """Return x with a number written to slices of a dimension."""
-    a, v = aligned(x, value)
-    return wrap([aten.index_fill.int_Tensor(c, dim, index, w) for c, w in zip(a, v, strict=True)])
-
-
 @implements(aten.index_put_.default, aten._index_put_impl_.default)
 def index_put_(
     x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_: Any
@@ -243,14 +181,6 @@ def index_put_(
         # The values may be a view of x.
         aten.index_put_.default(c, indices, v.clone())
     return x
-
-
-@implements(aten.embedding.default)
-def embedding(
-    weight: MCFTensor, indices: Tensor, padding_idx: int = -1, *args: Any, **kwargs: Any
-) -> Tensor:
-    """Return rows of the weight."""
-    return wrap([aten.embedding.default(c, indices, padding_idx) for c in weight.components])
 
 
 def _number(value: Any) -> Any:
