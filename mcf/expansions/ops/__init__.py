@@ -13,7 +13,6 @@ from mcf.expansions.ops.forms import lists as lists
 from mcf.expansions.ops.forms import natives as natives
 from mcf.expansions.ops.matrices import linalg as linalg
 from mcf.expansions.ops.matrices import matmul as matmul
-from mcf.expansions.ops.matrices import polar_factors as polar_factors
 from mcf.expansions.ops.matrices import spectral as spectral
 from mcf.expansions.ops.nn import ctc as ctc
 from mcf.expansions.ops.nn import losses as losses
@@ -35,5 +34,4 @@ from mcf.expansions.ops.reductions import reductions as reductions
 from mcf.expansions.ops.reductions import scans as scans
 from mcf.expansions.ops.shape import copies as copies
 from mcf.expansions.ops.shape import movement as movement
-from mcf.expansions.ops.shape import scattering as scattering
 from mcf.expansions.ops.shape import views as views

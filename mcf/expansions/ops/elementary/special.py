@@ -97,13 +97,9 @@ _sinc_slope = differentiable(
         -constant(fixed.pi() * fixed.pi() >> fixed.BITS, x) * (_sinc_of(x) - 2 * _sinc_weight(x))
     ),
 )
+# sin(pi x) / (pi x); x is reduced before the product with pi.
 _sinc_of: Any = differentiable("sinc", _sinc, lambda x: _sinc_slope(x))
-
-
-@implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)
-def sinc(x: Any) -> Any:
-    """Return sin(pi x) / (pi x); x is reduced before the product with pi."""
-    return _sinc_of(x)
+implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)(_sinc_of)
 
 
 @implements(torch.xlogy, Tensor.xlogy, torch.special.xlogy, aten.xlogy.Tensor)
@@ -133,6 +129,7 @@ def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _entr(x: Any) -> Any:
+    """Return -x log(x); 0 for x = 0, -inf for x < 0."""
     inside = x > 0
     value = -x * torch.log(torch.where(inside | x.isnan(), x, 1))
     return torch.where(x < 0, -torch.inf, torch.where(x == 0, 0, value))
@@ -146,13 +143,9 @@ def _entr_slope(x: Any) -> Any:
     return -torch.where(near, slope, torch.log(torch.where(near, 1, x)) + 1)
 
 
-_entr_of = differentiable("entr", _entr, differentiable("entr_1", _entr_slope, lambda x: -1 / x))
-
-
-@implements(torch.special.entr, aten.special_entr.default)
-def entr(x: Any) -> Any:
-    """Return -x log(x); 0 for x = 0, -inf for x < 0."""
-    return _entr_of(x)
+implements(torch.special.entr, aten.special_entr.default)(
+    differentiable("entr", _entr, differentiable("entr_1", _entr_slope, lambda x: -1 / x))
+)
 
 
 def _logit(x: Any) -> Any:

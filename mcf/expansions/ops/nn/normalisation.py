@@ -5,6 +5,7 @@ Layer norm is in `mcf.nn.functional`; its aten operator and those of the others 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -62,75 +63,63 @@ def _scaled(x: Any, weight: Any, bias: Any) -> Any:
 
 @torch.no_grad()
 def _follow(running: Any, fresh: Any, momentum: float) -> None:
-    """Move a running statistic by momentum (fresh - running), in its own format."""
+    """Move a running statistic by momentum (mean of fresh ones - running), in its own format."""
     if running is None:
         return
-    moved = running + (fresh.detach().reshape(running.shape) - running) * momentum
+    moved = running + (fresh.mean(0).reshape(running.shape) - running) * momentum
     if isinstance(moved, MCFTensor) and not isinstance(running, MCFTensor):
         # A plain buffer gets the rounded value, as in PyTorch for wider accumulators.
         moved = moved.to_plain(running.dtype)
     running.copy_(moved)
 
 
+def _batch_dims(x: Any) -> list[int]:
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _normalise(
+    input: Any, weight: Any, bias: Any, mean: Any, var: Any, dims: list[int] | None,
+    momentum: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """Return (x - mean) / sqrt(var + eps) w + b; by running statistics if `dims` is None.
+
+    The running statistics, one for each channel, follow those of the input over `dims`.
+    """
+    x: Any = roomy(input)
+    kept: tuple[Any, ...] = ()
+    if dims is None:
+        kept = mean, var
+        out = _by_kept(x, *kept, eps)
+    else:
+        own, square, out = _spread(x, dims, eps)
+        count = math.prod(input.shape[d] for d in dims)
+        _follow(mean, own, momentum)
+        _follow(var, square * count / (count - 1) if count > 1 else square, momentum)
+    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
+    return result
+
+
 @implements(torch.batch_norm)
 def batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) w + b, over all dimensions but the channels."""
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """Normalise over all dimensions but the channels."""
     if input.numel() == 0:
         empty: Tensor = input.clone()
         return empty
-    x: Any = roomy(input)
-    kept: tuple[Any, ...] = ()
-    if training or running_mean is None:
-        mean, var, out = _spread(x, [d for d in range(input.dim()) if d != 1], eps)
-        count = input.numel() // input.shape[1]
-        _follow(running_mean, mean, momentum)
-        _follow(running_var, var * count / (count - 1) if count > 1 else var, momentum)
-    else:
-        kept = running_mean, running_var
-        out = _by_kept(x, *kept, eps)
-    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
-    return result
+    dims = _batch_dims(input) if training or running_mean is None else None
+    return _normalise(input, weight, bias, running_mean, running_var, dims, momentum, eps)
 
 
 @implements(torch.instance_norm)
 def instance_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) w + b, over the spatial dimensions.
-
-    Running statistics are means over batches.
-    """
-    x: Any = roomy(input)
-    kept: tuple[Any, ...] = ()
-    if use_input_stats:
-        mean, var, out = _spread(x, list(range(2, input.dim())), eps)
-        count = input[0, 0].numel()
-        _follow(running_mean, mean.mean(0), momentum)
-        unbiased = var * count / (count - 1) if count > 1 else var
-        _follow(running_var, unbiased.mean(0), momentum)
-    else:
-        kept = running_mean, running_var
-        out = _by_kept(x, *kept, eps)
-    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
-    return result
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """Normalise over the spatial dimensions; running statistics are means over batches."""
+    dims = list(range(2, input.dim())) if use_input_stats else None
+    return _normalise(input, weight, bias, running_mean, running_var, dims, momentum, eps)
 
 
 @implements(torch.group_norm)
@@ -273,10 +262,6 @@ def native_group_norm_backward(
         return fitted((out + b.reshape(1, c, 1)).reshape(grad.shape), grad)
 
     return pulled(normed, (x, weight, x.new_zeros(c)), grad, wanted)
-
-
-def _batch_dims(x: Any) -> list[int]:
-    return [d for d in range(x.dim()) if d != 1]
 
 
 def _batch_norm(

@@ -109,13 +109,7 @@ _silu_slope: Any = differentiable(
     _silu_slope_of,
     lambda x: torch.sigmoid(x) * torch.sigmoid(-x) * (2 - x * torch.tanh(x / 2)),
 )
-_silu = differentiable("silu", lambda x: x * x.sigmoid(), lambda x: _silu_slope(x))
-
-
-@activation(F.silu)
-def silu(input: Any) -> Any:
-    """Return x sigmoid(x)."""
-    return _silu(input)
+activation(F.silu)(differentiable("silu", lambda x: x * x.sigmoid(), lambda x: _silu_slope(x)))
 
 
 def _softplus_of(z: Any) -> Any:
@@ -272,22 +266,7 @@ def _mish_curve(x: Any) -> Any:
 
 
 _mish_slope = differentiable("mish_1", _mish_slope_of, _mish_curve)
-_mish = differentiable("mish", _mish_of, lambda x: _mish_slope(x))
-
-
-@activation(F.mish)
-def mish(input: Any) -> Any:
-    """Return x tanh(log(1 + exp(x)))."""
-    return _mish(input)
-
-
-_softsign = differentiable("softsign", lambda x: x / (x.abs() + 1), lambda x: (1 + x.abs()) ** -2)
-
-
-@implements(F.softsign)
-def softsign(input: Any) -> Any:
-    """Return x / (1 + |x|), with a derivative that does not cancel."""
-    return _softsign(input)
+activation(F.mish)(differentiable("mish", _mish_of, lambda x: _mish_slope(x)))
 
 
 def _tanhshrink_of(x: Any) -> Any:
@@ -302,13 +281,12 @@ def _tanhshrink_of(x: Any) -> Any:
     return torch.where(near, below, x - torch.tanh(x))
 
 
-_tanhshrink = differentiable("tanhshrink", _tanhshrink_of, lambda x: torch.tanh(x).square())
-
-
-@implements(F.tanhshrink)
-def tanhshrink(input: Any) -> Any:
-    """Return x - tanh(x), whose derivative is tanh(x)^2."""
-    return _tanhshrink(input)
+implements(F.softsign)(
+    differentiable("softsign", lambda x: x / (x.abs() + 1), lambda x: (1 + x.abs()) ** -2)
+)
+implements(F.tanhshrink)(
+    differentiable("tanhshrink", _tanhshrink_of, lambda x: torch.tanh(x).square())
+)
 
 
 # Constants with fixed point mean 0 and variance 1, to more digits than four float64 components

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from mcf import elementary
 from mcf.elementary import fixed
@@ -24,26 +25,23 @@ from mcf.reductions.rows import Rows
 aten = torch.ops.aten
 
 
-@implements(aten._softmax.default)
-def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
-    """Return exp(x_i) / sum_j exp(x_j)."""
-    few = along("softmax", x, dim)
-    if few is not None:
-        return few
-    if x.dim() == 0 or x.numel() == 0:
-        return _trivial("softmax", x, dim, 1)
-    return wrap(elementary.softmax(x.components, dim))
+def _along_rows(name: str, func: OpOverload, alone: float) -> None:
+    """Register a function of rows, which is `alone` for zero-dimensional tensors."""
+
+    def of_rows(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
+        few = along(name, x, dim)
+        if few is not None:
+            return few
+        if x.dim() == 0 or x.numel() == 0:
+            return _trivial(name, x, dim, alone)
+        return wrap(getattr(elementary, name)(x.components, dim))
+
+    implements(func)(of_rows)
 
 
-@implements(aten._log_softmax.default)
-def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
-    """Return x_i - logsumexp(x)."""
-    few = along("log_softmax", x, dim)
-    if few is not None:
-        return few
-    if x.dim() == 0 or x.numel() == 0:
-        return _trivial("log_softmax", x, dim, 0)
-    return wrap(elementary.log_softmax(x.components, dim))
+# exp(x_i) / sum_j exp(x_j), and x_i - logsumexp(x).
+_along_rows("softmax", aten._softmax.default, 1)
+_along_rows("log_softmax", aten._log_softmax.default, 0)
 
 
 def _trivial(name: str, x: MCFTensor, dim: int, value: float) -> MCFTensor:

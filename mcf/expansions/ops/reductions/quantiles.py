@@ -143,30 +143,24 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
     return torch.stack(results) if many else results[0]
 
 
-@implements(torch.quantile, Tensor.quantile)
-def quantile(
-    input: Any,
-    q: Any,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Any:
-    """Return the q-quantiles; NaN if any element is NaN."""
-    return _quantile(input, q, dim, keepdim, interpolation, False)
+def _register(name: str, skip: bool) -> None:
+    """Register the q-quantiles: NaN if any element is NaN, or of the others if `skip`."""
 
+    def quantile(
+        input: Any,
+        q: Any,
+        dim: int | None = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+    ) -> Any:
+        return _quantile(input, q, dim, keepdim, interpolation, skip)
 
-@implements(torch.nanquantile, Tensor.nanquantile)
-def nanquantile(
-    input: Any,
-    q: Any,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Any:
-    """Return the q-quantiles of the elements that are not NaN."""
-    return _quantile(input, q, dim, keepdim, interpolation, True)
+    function = getattr(torch, name)
+    implements(function, getattr(Tensor, name))(quantile)
+    # PyTorch's own composition would round q to the components' dtype.
+    INTO[function] = computed_into(function)
+    _inside(name, skip)
 
 
 def _inside(name: str, skip: bool) -> None:
@@ -207,12 +201,8 @@ def _inside(name: str, skip: bool) -> None:
         return torch.stack(results) if many else results[0]
 
 
-_inside("quantile", False)
-_inside("nanquantile", True)
-
-# PyTorch's own composition would round q to the components' dtype.
-INTO[torch.quantile] = computed_into(quantile)
-INTO[torch.nanquantile] = computed_into(nanquantile)
+_register("quantile", False)
+_register("nanquantile", True)
 
 
 @implements(torch.ops.aten.nanmedian.default)

@@ -16,7 +16,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from mcf.expansions.dispatch.registry import OPERATORS, VIEWS, implements, overloads, readable
 from mcf.expansions.dispatch.view_functions import item, meshgrid, split, view_of
-from mcf.expansions.ops.shape.scattering import add_rows
+from mcf.expansions.ops.shape.movement import add_rows
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, maker, wrap
 
 aten = torch.ops.aten
