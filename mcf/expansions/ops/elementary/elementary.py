@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +12,11 @@ from torch import Tensor
 from mcf.elementary.declarations import COMPOSED, PROGRAMS, Program
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import FUNCTIONS
-from mcf.expansions.dispatch.recorded import pulled_back, recorded, transformed, watched
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import pulled_back, recorded, transformed
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.calls import SMALL
-from mcf.expansions.launch.operations import rounded_number, selected
+from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.arithmetic.powers_of_two import inverse_power
 from mcf.expansions.ops.forms.inside_transforms import by_element, implements_inside
 from mcf.expansions.promotion import check_broadcast, operands
@@ -144,39 +142,11 @@ def sigmoid_backward(grad: Any, result: Any) -> Any:
     return grad * ((1 - result) * result)
 
 
-def _filled(x: float, y: MCFTensor) -> MCFTensor | None:
-    """Return a number expanded to a small tensor's format and shape; None if unsupported."""
-    own = y.__dict__
-    first, terms = own["_c0"], own["_terms"]
-    if type(first) is not Tensor or first.numel() > SMALL or watched():
-        return None
-    kind = x, math.copysign(1.0, x), first.dtype, terms, first.shape, first.device
-    return _known_copies(*kind) if first.numel() <= _FEW else _copies(*kind)
-
-
-# Largest size of expanded numbers that are cached; they are never written to.
-_FEW = 64
-
-
-def _copies(
-    x: float, sign: float, dtype: torch.dtype, terms: int, shape: torch.Size, device: torch.device
-) -> MCFTensor | None:
-    number = rounded_number(x, sign, dtype, terms, device)
-    if number is None:
-        return None
-    with torch.inference_mode(False):
-        parts = [c.expand(shape).contiguous().clone() for c in number]
-        parts += [torch.zeros_like(parts[0]) for _ in range(terms - len(parts))]
-        return wrap(parts)
-
-
-_known_copies = functools.lru_cache(256)(_copies)
-
-
 def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
     """Evaluate a named elementary function of two expansions, plain tensors or numbers."""
-    filled = _filled(x, y) if type(x) in (int, float) and type(y) is MCFTensor else None
-    found = selected(Formula(name), x if filled is None else filled, y)
+    if type(x) in (int, float) and type(y) is MCFTensor:
+        x = tensor(x, y.terms, y.dtype, y.device)
+    found = selected(Formula(name), x, y)
     if found is not None:
         return found
     function = function or FUNCTIONS[name]
