@@ -113,7 +113,6 @@ def test_plain_tensors(device: str, standard: torch.dtype) -> None:
         assert_same_bits(a, b)
 
 
-F = torch.nn.functional
 W = mcf.randn(4, 4, terms=2)
 PLAIN = bell((4, 4), 0, torch.float32)
 

@@ -56,8 +56,8 @@ def test_fewest_digits_and_specials() -> None:
         "-0.,",
         "0.]",
     ][1:] or "0.1" in brackets(x)
-    for digits in ("0.1", "-1234.5", "1.e-30", "2.e+100", "inf", "nan", "-0.", "0."):
-        assert digits in brackets(x)
+    for text in ("0.1", "-1234.5", "1.e-30", "2.e+100", "inf", "nan", "-0.", "0."):
+        assert text in brackets(x)
     assert repr(mcf.tensor("0.1", 4, torch.float64)) == (
         "MCFTensor(0.1, terms=4, dtype=torch.float64)"
     )
