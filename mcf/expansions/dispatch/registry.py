@@ -37,9 +37,9 @@ WRITES: dict[OpOverload, Callable[..., bool]] = {}
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
-def forms(name: str) -> list[Any]:
-    """Return the function and the method of a name, as far as torch has them."""
-    owners = (torch, Tensor)
+def forms(name: str, *more: Any) -> list[Any]:
+    """Return the function and the method of a name, and functions of `more` namespaces, if any."""
+    owners = (torch, Tensor, *more)
     return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
 
 

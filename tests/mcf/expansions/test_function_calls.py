@@ -54,7 +54,7 @@ TRANSFORMED = {
         "avg_pool2d", "max_pool1d", "max_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d",
         "interpolate.bilinear", "interpolate.bicubic", "pad.reflect", "pad.replicate",
         "grid_sample", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy",
-        "glu", "hardswish", "hardtanh", "softshrink", "prelu", "selu", "pdist",
+        "gelu", "glu", "hardswish", "mish", "hardtanh", "softshrink", "prelu", "selu", "pdist",
         "poisson_nll_loss", "scaled_dot_product_attention", "cross_entropy",
     )),
     "cdist", "special.ndtr", "quantile", "nanquantile", "cov", "std", "var",

@@ -31,7 +31,6 @@ from torch import Tensor
 import mcf
 from mcf import elementary
 from tests.helpers import assert_alike, assert_all_same_bits
-from tests.helpers.everyday import everyday
 
 pytestmark = [
     pytest.mark.usefixtures("on_torch"),
@@ -74,29 +73,6 @@ def test_beside_what_is_mapped(name: str) -> None:
     slope: Any = torch.func.grad(lambda a: function(a).sum())(ROWS[0])
     # Sums in another order.
     assert bool(((slope - x.grad).abs() <= 2.0**-100 * slope.abs()).all())
-
-
-SLOPES = {
-    "mish": F.mish,
-    "gelu": F.gelu,
-    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
-
-
-@pytest.mark.parametrize("name", everyday(SLOPES, ["mish"]))
-def test_activations(name: str) -> None:
-    function, x, t = SLOPES[name], OTHER[0], ROWS[0, 0]
-    y = x.clone().requires_grad_()
-    out = function(y)
-    (slope,) = torch.autograd.grad(out, y, torch.ones_like(out))
-    value, along = torch.func.jvp(function, (x,), (t,))
-    assert_alike(value, out.detach(), name)
-    assert_alike(torch.func.vmap(function)(ROWS), function(ROWS), name)
-    jacobian: Any = torch.func.jacfwd(function)(x)
-    (back,) = torch.func.vjp(function, x)[1](t)
-    # A product with the slope, and of mish a square in place of a product.
-    for found, expected in ((along, slope * t), (back, slope * t), (jacobian.diagonal(), slope)):
-        assert bool(((found - expected).abs() <= 2.0**-100 * expected.abs()).all())
 
 
 ROUNDED: dict[str, Callable[[Any], Any]] = {

@@ -57,16 +57,8 @@ def _register(step: Callable[..., Step], *funcs: OpOverload) -> None:
         WRITES[func] = write
 
 
-@implements(aten.neg.default)
-def neg(x: MCFTensor) -> MCFTensor:
-    """Return -x, exact."""
-    return wrap([-c for c in x.components])
-
-
-@implements(aten.positive.default)
-def positive(x: MCFTensor) -> MCFTensor:
-    """Return +x."""
-    return x
+implements(aten.neg.default)(lambda x: wrap([-c for c in x.components]))
+implements(aten.positive.default)(lambda x: x)
 
 
 def _multiple(operation: Operation) -> Callable[..., Step]:
@@ -149,10 +141,9 @@ def div(x: Any, y: Any) -> MCFTensor:
     return planned(DIV, x, y)
 
 
-@implements(aten.reciprocal.default)
-def reciprocal(x: MCFTensor) -> MCFTensor:
-    """Return 1 / x."""
-    return planned(RECIPROCAL, x)
+implements(aten.reciprocal.default)(lambda x: planned(RECIPROCAL, x))
+implements(aten.rsqrt.default)(lambda x: planned(RSQRT, x))
+implements(aten.sqrt.default)(lambda x: planned(SQRT, x))
 
 
 class _Reciprocal(torch.autograd.Function):
@@ -160,7 +151,7 @@ class _Reciprocal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
-        result = reciprocal(x.detach())
+        result = planned(RECIPROCAL, x.detach())
         ctx.save_for_backward(result)
         return result
 
@@ -183,18 +174,6 @@ def _over(x: Any, other: Any) -> Any:
     if isinstance(other, Tensor):
         return torch.true_divide(other, x)
     return torch.reciprocal(x) * other
-
-
-@implements(aten.rsqrt.default)
-def rsqrt(x: MCFTensor) -> MCFTensor:
-    """Return 1 / sqrt(x)."""
-    return planned(RSQRT, x)
-
-
-@implements(aten.sqrt.default)
-def sqrt(x: MCFTensor) -> MCFTensor:
-    """Return the square root of x."""
-    return planned(SQRT, x)
 
 
 def _as_long(*values: Any) -> bool:

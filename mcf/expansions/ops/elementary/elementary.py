@@ -14,7 +14,7 @@ from mcf.elementary.fused import Formula
 from mcf.elementary.operator import FUNCTIONS
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import pulled_back, recorded, transformed
-from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.dispatch.registry import UnsupportedError, forms, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.arithmetic.powers_of_two import inverse_power
@@ -98,12 +98,6 @@ def _undifferentiated(torch_name: str, function: Unary) -> Unary:
     return run
 
 
-def _forms(name: str) -> list[Any]:
-    """Return the functions of PyTorch with this name."""
-    owners = (torch, Tensor, torch.special, F)
-    return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
-
-
 def _operator(name: str) -> Any:
     return getattr(aten, name if hasattr(aten, name) else f"special_{name}").default
 
@@ -117,7 +111,7 @@ def register(name: str, program: Program) -> None:
         implements(_operator(other))(_undifferentiated(other, function))
     if program.derivative is not None:
         for other in (*program.torch, *program.undifferentiated):
-            implements(*_forms(other))(getattr(of, name))
+            implements(*forms(other, torch.special, F))(getattr(of, name))
 
 
 for _name, _program in [*PROGRAMS.items()]:

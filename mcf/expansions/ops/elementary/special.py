@@ -102,20 +102,23 @@ _sinc_of: Any = differentiable("sinc", _sinc, lambda x: _sinc_slope(x))
 implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)(_sinc_of)
 
 
+def _multiple_of_log(x: Any, y: Any, log: Any, least: int) -> Any:
+    """Return x log(y); 0 for x = 0 unless y is NaN. The logarithm is of numbers above `least`."""
+    a, b = map(promote, _tensors(x, y))
+    idle = (a == 0) & ((b <= least) | (b == torch.inf))
+    return a * log(torch.where(idle, least + 1, b))
+
+
 @implements(torch.xlogy, Tensor.xlogy, torch.special.xlogy, aten.xlogy.Tensor)
 def xlogy(x: Any, y: Any) -> Any:
-    """Return x log(y); 0 for x = 0 unless y is NaN."""
-    a, b = map(promote, _tensors(x, y))
-    idle = (a == 0) & ((b <= 0) | (b == torch.inf))
-    return a * torch.log(torch.where(idle, 1, b))
+    """Return x log(y)."""
+    return _multiple_of_log(x, y, torch.log, 0)
 
 
 @implements(torch.special.xlog1py, aten.special_xlog1py.default)
 def xlog1py(x: Any, y: Any) -> Any:
-    """Return x log(1 + y); 0 for x = 0 unless y is NaN."""
-    a, b = map(promote, _tensors(x, y))
-    idle = (a == 0) & ((b <= -1) | (b == torch.inf))
-    return a * torch.log1p(torch.where(idle, 0, b))
+    """Return x log(1 + y)."""
+    return _multiple_of_log(x, y, torch.log1p, -1)
 
 
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:

@@ -280,20 +280,14 @@ def _batch_norm(
 implements(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)(_batch_norm)
 
 
-@implements(aten._native_batch_norm_legit.no_stats)
-def batch_norm_alone(
-    x: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    """Return `_batch_norm` without running statistics."""
-    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
-@implements(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_kept(
-    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    """Return `_batch_norm` by running statistics."""
-    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+implements(aten._native_batch_norm_legit.no_stats)(
+    lambda x, weight, bias, *options: _batch_norm(x, weight, bias, None, None, *options)
+)
+implements(aten._native_batch_norm_legit_no_training.default)(
+    lambda x, weight, bias, mean, var, *options: _batch_norm(
+        x, weight, bias, mean, var, False, *options
+    )
+)
 
 
 @implements(aten.native_batch_norm_backward.default)
