@@ -76,8 +76,8 @@ CALLS: dict[str, list[Callable[[Any, Any], Any]]] = {
     name: [lambda f, x: f(x)]
     for name in (
         "ravel", "fliplr", "flipud", "triu", "trace", "copy", "atleast_1d", "shape", "ndim",
-        "nonzero", "linalg.pinv", "real", "sinc", "isposinf", "isneginf", "nan_to_num", "zeros_like",
-        "ones_like", "iscomplexobj", "isrealobj",
+        "nonzero", "linalg.pinv", "real", "sinc", "isposinf", "isneginf", "nan_to_num",
+        "zeros_like", "ones_like", "iscomplexobj", "isrealobj",
     )
 } | {
     name: [lambda f, x: f(SQUARE + 0 * x[:1])]
