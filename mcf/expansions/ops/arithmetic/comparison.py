@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,10 @@ from mcf.kernels.operators import (
 from mcf.reductions.norms import absolute
 
 aten = torch.ops.aten
+Binary = Callable[[Any, Any], Tensor]
 
 
-def _comparison(name: str, operation: Operation, exchanged: bool = False) -> Any:
+def _comparison(name: str, operation: Operation, exchanged: bool = False) -> Binary:
     """Register a comparison by value of x and y, or of y and x if `exchanged`."""
 
     def compare(x: Any, y: Any) -> Tensor:
@@ -68,7 +70,7 @@ def all_equal(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and bool(equal(x, y).all())
 
 
-def _selection(operation: Operation, largest: bool, skips_nan: bool) -> Any:
+def _selection(operation: Operation, largest: bool, skips_nan: bool) -> Binary:
     """Register the elementwise maximum or minimum; it skips NaN, or returns it."""
 
     def select(x: Any, y: Any) -> Tensor:

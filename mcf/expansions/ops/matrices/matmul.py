@@ -41,7 +41,10 @@ def _registered(name: str, *dims: int) -> Callable[[Any, Any], Tensor]:
     def product(x: Any, y: Any) -> Tensor:
         _check(name, x, y, (dims[0], dims[1]))
         few: Tensor | None = multiplied(x, y)
-        return wrap(matmul(*operands(x, y))) if few is None else few
+        if few is not None:
+            return few
+        left, right = operands(x, y)
+        return wrap(matmul(left, right))
 
     return implements(getattr(aten, name).default)(product)
 

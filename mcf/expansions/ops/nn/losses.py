@@ -91,7 +91,7 @@ def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
 
 
 @implements(aten.mse_loss.default)
-def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
     """Return (x - target)^2; reduction 0 none, 1 mean, 2 sum."""
     return mean_or_sum(_of_each(_squared_distance, x, target), reduction)
 

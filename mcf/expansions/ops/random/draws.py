@@ -50,13 +50,13 @@ def _fills(func: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 @_fills(aten.uniform_.default)
-def uniform_(x: MCFTensor, start: float = 0, to: float = 1, *, generator: Any = None) -> MCFTensor:
+def uniform_(x: MCFTensor, start: float = 0, to: float = 1, *, generator: Any = None) -> Any:
     """Fill x with uniform numbers in [start, to)."""
     return uniform(x, generator) * (to - start) + start
 
 
 @_fills(aten.normal_.default)
-def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> MCFTensor:
+def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> Any:
     """Fill x with normal numbers."""
     return normal(x, generator) * std + mean
 
@@ -90,7 +90,7 @@ def randint_like(input: Any, low: Any, high: Any = None, **kwargs: Any) -> Any:
 
 
 @implements(aten.bernoulli_.float)
-def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> MCFTensor:
+def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> Any:
     """Fill x with 1 with probability p, else 0."""
     first, *lower = x.components
     first.bernoulli_(p, generator=generator)
@@ -138,7 +138,7 @@ def _inside(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
 
 
 @_fills(aten.exponential_.default)
-def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> MCFTensor:
+def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> Any:
     """Fill x with -log(u) / lambd for uniform u in (0, 1)."""
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
@@ -146,7 +146,7 @@ def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> MC
 
 
 @_fills(aten.geometric_.default)
-def geometric_(x: MCFTensor, p: float, *, generator: Any = None) -> MCFTensor:
+def geometric_(x: MCFTensor, p: float, *, generator: Any = None) -> Any:
     """Fill x with ceil(log(u) / log(1 - p)), the number of trials up to the first success."""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")

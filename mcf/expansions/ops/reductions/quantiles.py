@@ -146,8 +146,8 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
 
     def placed(number: Fraction) -> tuple[Any, Any, Any]:
         if counts is None:
-            low, share = _place(number, rows.shape[-1], way)
-            return low, low + (share > 0), tensor(share, x.terms, x.dtype, x.device)
+            first, share = _place(number, rows.shape[-1], way)
+            return first, first + (share > 0), tensor(share, x.terms, x.dtype, x.device)
         low: Any = torch.zeros_like(counts)
         weight: Any = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
         for count in lengths:

@@ -100,7 +100,7 @@ def trace(x: MCFTensor) -> Tensor:
     """Return the sum of a matrix's diagonal."""
     if x.dim() != 2:
         raise RuntimeError(f"trace: expected a matrix, got {x.dim()} dimensions")
-    return sum_dims(x.diagonal())  # type: ignore[arg-type]
+    return sum_dims(x.diagonal())  # type: ignore[no-any-return]
 
 
 def _spread(name: str) -> Any:
