@@ -25,7 +25,6 @@ from mcf.expansions.ops.order import order as order
 from mcf.expansions.ops.order import search as search
 from mcf.expansions.ops.random import draws as draws
 from mcf.expansions.ops.reductions import counting as counting
-from mcf.expansions.ops.reductions import exponential_sums as exponential_sums
 from mcf.expansions.ops.reductions import extremes as extremes
 from mcf.expansions.ops.reductions import long_products as long_products
 from mcf.expansions.ops.reductions import norms as norms
