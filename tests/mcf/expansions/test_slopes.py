@@ -97,23 +97,32 @@ def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert abs(ours - exact) <= abs(exact) * UNITS * arb(2) ** -106, (order, at.str(10))
 
 
-def test_zeros() -> None:
-    """Where slopes are 0, to 500 bits: a sign on each side of the zero."""
-    for zero, near in (
-        (smooth_activations._silu_zero(), -1.2784645427610738),
-        (smooth_activations._mish_zero(), -1.1924312145155493),
-        (smooth_activations._gelu_tanh_zero(), -0.7524614220710943),
-    ):
-        assert abs(float(zero) - near) < 1e-12
-    z = gelu_forms.gelu_zero()
+def _tanh_slope(v: arb) -> arb:
+    root, cube = (8 / arb.pi()).sqrt(), arb(44715) / 1000000
+    z = root * (v + cube * v**3)
+    return 1 + z.exp() + v * root * (1 + 3 * cube * v**2)
+
+
+# Zeros of slopes, and functions that are 0 there.
+ZEROS: list[tuple[Any, Callable[[arb], arb]]] = [
+    (smooth_activations._SILU_ZERO, lambda v: 1 + v + v.exp()),
+    (
+        smooth_activations._MISH_ZERO,
+        lambda v: 4 * (v + 1) + (4 * v + 6) * v.exp() + 4 * (2 * v).exp() + (3 * v).exp(),
+    ),
+    (smooth_activations._GELU_TANH_ZERO, _tanh_slope),
+    (gelu_forms.gelu_zero(), lambda v: arb.pi().sqrt() / 2 * (v * v).exp() * v.erfc() - v),
+]
+
+
+@pytest.mark.parametrize(("zero", "function"), ZEROS)
+def test_zero_of_slope_has_500_bits(zero: Any, function: Callable[[arb], arb]) -> None:
+    """The function has another sign on each side of the zero."""
     before, ctx.prec = ctx.prec, 700
     try:
-        at = arb(z.numerator) / arb(z.denominator)
-        values = [
-            arb.pi().sqrt() / 2 * (v * v).exp() * v.erfc() - v
-            for v in (at - arb(2) ** -500, at + arb(2) ** -500)
-        ]
-        assert values[0] > 0 > values[1]
+        at = arb(zero.numerator) / arb(zero.denominator)
+        below, above = (function(at + sign * arb(2) ** -500) for sign in (-1, 1))
+        assert below * above < 0
     finally:
         ctx.prec = before
 

@@ -41,18 +41,21 @@ from mcf.kernels.operators import LT, MUL, WHERE
 aten = torch.ops.aten
 
 
-def _zero(function: Callable[[Fraction], Fraction], near: float) -> Fraction:
-    """Return the zero of an increasing function, to the precision of `fixed`, by secants."""
-    unit = Fraction(1, 2**1600)
-    x, y = Fraction(near), Fraction(near) + Fraction(1, 2**20)
-    old, new = function(x), function(y)
-    for _ in range(20):
-        if new == old:
-            break
-        step = new * (y - x) / (new - old)
-        x, old, y = y, new, round((y - step) / unit) * unit
-        new = function(y)
-    return y
+# Zeros of the derivatives of silu, mish and gelu (approximate="tanh"), which are those of
+# 1 + x + e^x, 4 (x + 1) + (4 x + 6) e^x + 4 e^2x + e^3x, and 1 + e^z + x z', to 160 decimals: more
+# than twice those of four float64 components, since differences from them may cancel.
+_SILU_ZERO = Fraction(
+    "-1.2784645427610737951093587390229801554394774886197457654531781055350293754599498981920498428"
+    "112994285870238739722706340630290176715962206848019293648240042682591"
+)
+_MISH_ZERO = Fraction(
+    "-1.1924312145154952121375883404207394056006864093225293145516582607802921382908171310201102864"
+    "296776377230048293833341003953285973244883120710662547382995514597077"
+)
+_GELU_TANH_ZERO = Fraction(
+    "-0.7524614220710162584879544432889160906053921780376292706417733926836925223675980102654847291"
+    "632757689343138985470436969208608005225317253723308918475864171942972"
+)
 
 
 def _exp(x: Fraction) -> Fraction:
@@ -91,14 +94,8 @@ def activation(
     return register
 
 
-@functools.cache
-def _silu_zero() -> Fraction:
-    """Return the zero x0 of 1 + x + e^x, so that x0 = -(1 + e^x0)."""
-    return _zero(lambda x: 1 + x + _exp(x), -1.2784645427610738)
-
-
 def _silu_slope_of(x: Any) -> Any:
-    s, t, zero = torch.sigmoid(x), torch.sigmoid(-x), _silu_zero()
+    s, t, zero = torch.sigmoid(x), torch.sigmoid(-x), _SILU_ZERO
     d = beside(torch.where(x > 0, torch.zeros_like(x), x), zero)
     below = t * (d + in_format(-1 - zero, x) * torch.expm1(d))
     return s * torch.where(x > 0, 1 + x * t, below)
@@ -166,16 +163,6 @@ def _cubic(x: Any, factor: Any) -> Any:
     return x + factor * (x * x * x)
 
 
-@functools.cache
-def _gelu_tanh_zero() -> Fraction:
-    """Return the zero of 1 + e^z + x z'."""
-    r = _tanh_root()
-    return _zero(
-        lambda x: 1 + _exp(_rounded(r * _cubic(x, _CUBE))) + r * _cubic(x, 3 * _CUBE),
-        -0.7524614220710943,
-    )
-
-
 # For larger |x| the derivative is 1 or 0 in every format. The cube must be in float16's range.
 _GELU_TANH_END = 32.0
 
@@ -187,7 +174,7 @@ def _gelu_tanh_slope_of(x: Any) -> Any:
     z = root * _cubic(x, _CUBE)
     s, t = torch.sigmoid(z), torch.sigmoid(-z)
     above = s + x * (s * t) * (root * (1 + 3 * _CUBE * (x * x)))
-    low, zero = torch.where(up, -torch.ones_like(x), x), _gelu_tanh_zero()
+    low, zero = torch.where(up, -torch.ones_like(x), x), _GELU_TANH_ZERO
     d, at = beside(low, zero), in_format(zero, x)
     q = low * low + low * at + in_format(zero**2, x)
     one, three = root * (d * (1 + _CUBE * q)), root * (d * (1 + 3 * _CUBE * q))
@@ -224,19 +211,8 @@ def _mish_of(x: Any) -> Any:
     return x * torch.tanh(F.softplus(x))
 
 
-@functools.cache
-def _mish_zero() -> Fraction:
-    """Return the zero of 4 (x + 1) + (4 x + 6) e^x + 4 e^2x + e^3x."""
-
-    def of(x: Fraction) -> Fraction:
-        e = _rounded(_exp(x))
-        return 4 * (x + 1) + (4 * x + 6) * e + 4 * e**2 + _rounded(e**3)
-
-    return _zero(of, -1.1924312145155493)
-
-
 def _mish_slope_of(x: Any) -> Any:
-    zero, nothing = _mish_zero(), torch.zeros_like(x)
+    zero, nothing = _MISH_ZERO, torch.zeros_like(x)
     at = _exp(zero)
     low = torch.where(x > 0, nothing, x)
     d, e = beside(low, zero), torch.exp(low)
