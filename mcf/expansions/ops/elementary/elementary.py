@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -121,19 +122,9 @@ _pdf_inside: Any = by_element("normal_pdf", of.normal_pdf, lambda x: -x * _pdf_i
 implements_inside("special_ndtr")(by_element("normal_cdf", of.normal_cdf, lambda x: _pdf_inside(x)))
 
 
-# Operators called by PyTorch's derivatives.
-
-
-@implements(aten.tanh_backward.default)
-def tanh_backward(grad: Any, result: Any) -> Any:
-    """Return the gradient of tanh in terms of its result."""
-    return grad * (1 - result * result)
-
-
-@implements(aten.sigmoid_backward.default)
-def sigmoid_backward(grad: Any, result: Any) -> Any:
-    """Return the gradient of the logistic function in terms of its result."""
-    return grad * ((1 - result) * result)
+# Gradients of tanh and the logistic function by their results, for PyTorch's derivatives.
+implements(aten.tanh_backward.default)(lambda grad, result: grad * (1 - result * result))
+implements(aten.sigmoid_backward.default)(lambda grad, result: grad * ((1 - result) * result))
 
 
 def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
@@ -151,10 +142,8 @@ def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
     return wrap(function(padded(a, terms), b))
 
 
-@implements(aten.atan2.default)
-def atan2(y: Any, x: Any) -> MCFTensor:
-    """Return the angle of the point (x, y)."""
-    return of_two("atan2", y, x)
+atan2 = implements(aten.atan2.default)(functools.partial(of_two, "atan2"))
+implements(aten.hypot.default)(functools.partial(of_two, "hypot"))
 
 
 class _Angle(torch.autograd.Function):
@@ -189,13 +178,6 @@ class _Angle(torch.autograd.Function):
 
 @implements(torch.atan2, Tensor.atan2, torch.arctan2, Tensor.arctan2)
 def _angle_of(input: Any, other: Any) -> Any:
-    ours = pulled_back((input, other))
-    if not ours:
+    if not pulled_back((input, other)):
         return forward(torch.atan2, (input, other), {})
     return _Angle.apply(input, other)  # type: ignore[no-untyped-call]
-
-
-@implements(aten.hypot.default)
-def hypot(x: Any, y: Any) -> MCFTensor:
-    """Return sqrt(x^2 + y^2)."""
-    return of_two("hypot", x, y)

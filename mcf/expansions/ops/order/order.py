@@ -264,12 +264,10 @@ def _moved(x: MCFTensor, dim: int, descending: bool) -> tuple[Tensor, Tensor] | 
     return wrap(parts), index
 
 
-@implements(aten.sort.stable)
-def sort_stable(
-    x: MCFTensor, *, stable: bool | None = False, dim: int = -1, descending: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return sorted values and their indices; always stable."""
-    return sort(x, dim, descending)
+# Sorts are always stable.
+implements(aten.sort.stable)(
+    lambda x, *, stable=False, dim=-1, descending=False: sort(x, dim, descending)
+)
 
 
 @implements(aten.argsort.default)

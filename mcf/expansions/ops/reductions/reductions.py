@@ -18,7 +18,7 @@ from mcf import reductions
 from mcf.convert.rounding import convert
 from mcf.expansions.conversion import plain
 from mcf.expansions.dispatch.recorded import recorded
-from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.dispatch.registry import UnsupportedError, forms, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.reductions import reduced
@@ -197,49 +197,32 @@ def _kept(t: Tensor, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return t.reshape([1 if d in dims else s for d, s in enumerate(x.shape)])
 
 
-class _Var(torch.autograd.Function):
-    """Variance with the derivative 2 (x - mean) / (count - correction)."""
+class _Moment(torch.autograd.Function):
+    """Variance or standard deviation, with derivatives in our arithmetic.
 
-    computed = staticmethod(_var)
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.options = (dim, correction, keepdim)
-        result: Tensor = torch.ops.aten.var.correction(
-            x, dim, correction=correction, keepdim=keepdim
-        )
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        dim, correction, keepdim = ctx.options
-        slope = _gap(x, dim) * 2 / _degrees(x, dim, correction)
-        return _kept(grad, x, dim, keepdim) * slope, None, None, None
-
-
-class _Std(torch.autograd.Function):
-    """Standard deviation with the derivative (x - mean) / ((count - correction) std).
-
-    The derivative is 0 where std is 0.
+    That of the variance is 2 (x - mean) / (count - correction), that of the standard deviation
+    (x - mean) / ((count - correction) std), or 0 where std is 0.
     """
 
-    computed = staticmethod(_std)
-
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
-        result: Tensor = torch.ops.aten.std.correction(
+    def forward(
+        ctx: Any, x: Tensor, name: str, dim: Dims, correction: float, keepdim: bool
+    ) -> Tensor:
+        result: Tensor = getattr(aten, name).correction(
             x, dim, correction=correction, keepdim=keepdim
         )
         ctx.save_for_backward(x, result)
-        ctx.options = (dim, correction, keepdim)
+        ctx.options = name, dim, correction, keepdim
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, result = ctx.saved_tensors
-        dim, correction, keepdim = ctx.options
+        name, dim, correction, keepdim = ctx.options
+        degrees = _degrees(x, dim, correction)
+        if name == "var":
+            slope = _gap(x, dim) * 2 / degrees
+            return _kept(grad, x, dim, keepdim) * slope, *(None,) * 4
         gap, result = _gap(roomy(x), dim), _kept(result, x, dim, keepdim)
         dims = list(range(x.ndim)) if dim in (None, ()) else dim
         scale = row_scale(gap, dims)
@@ -250,62 +233,43 @@ class _Std(torch.autograd.Function):
             result = torch.std(gap, dims, correction=correction, keepdim=True)
         zero = result == 0
         share = torch.where(zero, 0, _kept(roomy(grad), x, dim, keepdim))
-        slope = gap / _degrees(x, dim, correction)
-        found = share / torch.where(zero, 1, result) * slope
-        return fitted(found, x), None, None, None
+        found = share / torch.where(zero, 1, result) * (gap / degrees)
+        return fitted(found, x), *(None,) * 4
 
 
-def _moment(
-    function: Any,
-    x: Tensor,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> Tensor:
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    if unbiased is not None:
-        correction = int(unbiased)
-    degrees = 1.0 if correction is None else float(correction)
-    if not recorded(x):
-        return function.computed(x, dim, correction=degrees, keepdim=keepdim)  # type: ignore[no-any-return]
-    return function.apply(x, dim, degrees, keepdim)  # type: ignore[no-any-return]
+def _register_moment(name: str, computed: Any) -> None:
+    """Register the variance or the standard deviation, alone and with the mean."""
+
+    def moment(
+        input: Tensor,
+        dim: Any = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: Any = None,
+    ) -> Tensor:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        if unbiased is not None:
+            correction = int(unbiased)
+        degrees = 1.0 if correction is None else float(correction)
+        if not recorded(input):
+            return computed(input, dim, correction=degrees, keepdim=keepdim)  # type: ignore[no-any-return]
+        return _Moment.apply(input, name, dim, degrees, keepdim)  # type: ignore[no-any-return, no-untyped-call]
+
+    def with_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        value = moment(input, *args, **kwargs)
+        dim = kwargs.get("dim", args[0] if args else None)
+        if dim is None or isinstance(dim, bool):
+            return value, input.mean().reshape(value.shape)
+        return value, input.mean(dim, keepdim=value.ndim == input.ndim)
+
+    implements(*forms(name))(moment)
+    implements(getattr(torch, f"{name}_mean"))(with_mean)
 
 
-@implements(torch.var, Tensor.var)
-def var(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return the variance."""
-    return _moment(_Var, input, *args, **kwargs)
-
-
-@implements(torch.std, Tensor.std)
-def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return the standard deviation."""
-    return _moment(_Std, input, *args, **kwargs)
-
-
-def _with_mean(moment: Any, input: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
-    value = moment(input, *args, **kwargs)
-    dim = kwargs.get("dim", args[0] if args else None)
-    if dim is None or isinstance(dim, bool):
-        mean = input.mean().reshape(value.shape)
-    else:
-        mean = input.mean(dim, keepdim=value.ndim == input.ndim)
-    return value, mean
-
-
-@implements(torch.var_mean)
-def var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Return the variance and the mean."""
-    return _with_mean(var, input, args, kwargs)
-
-
-@implements(torch.std_mean)
-def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Return the standard deviation and the mean."""
-    return _with_mean(std, input, args, kwargs)
+_register_moment("var", _var)
+_register_moment("std", _std)
 
 
 @implements(torch.corrcoef, Tensor.corrcoef)
