@@ -18,10 +18,12 @@ from mcf.elementary import fixed
 from mcf.elementary.series import spherical_weight
 from mcf.expansions.conversion import promote
 from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import DERIVATIVES
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.ops.elementary.constants import beside, constant, in_format
 from mcf.expansions.ops.elementary.elementary import differentiable
+from mcf.expansions.ops.forms.natives import valued
 from mcf.expansions.tensor import MCFTensor
 
 aten = torch.ops.aten
@@ -261,6 +263,10 @@ def _register(name: str, recurrence: Recurrence, shifted: bool) -> None:
 
     polynomial.__doc__ = f"Return {function.__name__} of order n at the first argument."
     implements(function)(polynomial)
+    packet = getattr(aten, f"special_{function.__name__.removeprefix('special_')}")
+    # PyTorch takes the derivative to be zero.
+    for operator in (packet.default, packet.n_scalar):
+        valued(operator, function, DERIVATIVES)
 
 
 for _name, _recurrence in _RECURRENCES.items():

@@ -92,7 +92,7 @@ def of_first(forward: Any, backward: Any, function: Function, by_element: bool =
         return pulled(lambda x: function(x, *args, **kwargs), (x,), grad, (True,))[0]
 
 
-def _valued(operator: Any, function: Any, refused: frozenset[str] = frozenset()) -> None:
+def valued(operator: Any, function: Any, refused: frozenset[str] = frozenset()) -> None:
     """Register an operator whose derivative PyTorch composes of other operators, or lacks.
 
     Args:
@@ -124,7 +124,7 @@ def _convolution(
 
 
 # `conv1d` to `conv3d` and their transposes.
-_valued(aten.convolution.default, _convolution)
+valued(aten.convolution.default, _convolution)
 
 
 @implements(aten.convolution_backward.default)
@@ -150,11 +150,11 @@ def _pooled(dims: int) -> None:
     of_first(
         getattr(aten, name).default, getattr(aten, f"{name}_backward").default, of_windows(average)
     )
-    _valued(getattr(aten, f"max_pool{dims}d_with_indices").default, of_windows(largest))
+    valued(getattr(aten, f"max_pool{dims}d_with_indices").default, of_windows(largest))
     name = f"adaptive_max_pool{dims}d"
-    _valued(getattr(aten, name).default, getattr(nn, name))
+    valued(getattr(aten, name).default, getattr(nn, name))
     name = f"_adaptive_avg_pool{dims}d"
-    _valued(getattr(aten, name).default, adapted)
+    valued(getattr(aten, name).default, adapted)
 
     @implements(
         getattr(aten, f"max_pool{dims}d_with_indices_backward").default,
@@ -217,7 +217,7 @@ for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d",
 def _sampled(name: str) -> None:
     function: Any = getattr(torch, name)
 
-    _valued(getattr(aten, name).default, function)
+    valued(getattr(aten, name).default, function)
 
     @implements(getattr(aten, f"{name}_backward").default)
     def slope(grad: Tensor, x: Tensor, grid: Tensor, *options: Any) -> Any:
@@ -318,7 +318,7 @@ def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Any, ...]:
 
 
 # Computed from differences for any mode.
-_valued(aten._cdist_forward.default, lambda x, y, p, mode: torch.cdist(x, y, p))
+valued(aten._cdist_forward.default, lambda x, y, p, mode: torch.cdist(x, y, p))
 
 
 @implements(aten._euclidean_dist.default)
@@ -344,7 +344,7 @@ def cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distances: Tens
     return pulled(lambda x: torch.cdist(x, y, p), (x,), grad, (True,))[0]
 
 
-_valued(aten._pdist_forward.default, F.pdist)
+valued(aten._pdist_forward.default, F.pdist)
 
 
 @implements(aten._pdist_backward.default)
@@ -356,22 +356,11 @@ def pdist_backward(grad: Tensor, x: Tensor, p: float, distances: Tensor) -> Any:
 for _name in ("cholesky", "ormqr", "mvlgamma", "index_reduce", "histc", "renorm"):
     # PyTorch 2.14 has no operator for `torch.cholesky` any more.
     if hasattr(aten, _name):
-        _valued(getattr(aten, _name).default, getattr(torch, _name))
-_valued(aten.linalg_householder_product.default, torch.linalg.householder_product)
-_valued(aten.nanmedian.dim, torch.nanmedian)
+        valued(getattr(aten, _name).default, getattr(torch, _name))
+valued(aten.linalg_householder_product.default, torch.linalg.householder_product)
+valued(aten.nanmedian.dim, torch.nanmedian)
 # PyTorch's derivatives read one triangle only, or use double powers of two or products.
-_valued(aten.cholesky_inverse.default, torch.cholesky_inverse, DERIVATIVES)
-_valued(aten.cholesky_solve.default, torch.cholesky_solve, DERIVATIVES)
-_valued(aten.ldexp.Tensor, torch.ldexp, DERIVATIVES)
-_valued(aten.scatter_reduce.two, torch.scatter_reduce, FORWARD)
-for _name in (
-    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
-    "chebyshev_polynomial_w", "hermite_polynomial_h", "hermite_polynomial_he",
-    "laguerre_polynomial_l", "legendre_polynomial_p", "shifted_chebyshev_polynomial_t",
-    "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
-    "shifted_chebyshev_polynomial_w",
-):  # fmt: skip
-    for _form in ("default", "n_scalar"):
-        _operator = getattr(getattr(aten, f"special_{_name}"), _form)
-        # PyTorch takes the derivative to be zero.
-        _valued(_operator, getattr(torch.special, _name), DERIVATIVES)
+valued(aten.cholesky_inverse.default, torch.cholesky_inverse, DERIVATIVES)
+valued(aten.cholesky_solve.default, torch.cholesky_solve, DERIVATIVES)
+valued(aten.ldexp.Tensor, torch.ldexp, DERIVATIVES)
+valued(aten.scatter_reduce.two, torch.scatter_reduce, FORWARD)

@@ -15,7 +15,7 @@ from mcf.elementary.fused import Formula
 from mcf.expansions.conversion import promote
 from mcf.expansions.dispatch.recorded import recorded, unseen
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.launch.fused_formulas import composed
+from mcf.expansions.launch.fused_formulas import by_torch, composed
 from mcf.expansions.launch.row_functions import along as in_one_call
 from mcf.expansions.launch.row_functions import arranged
 from mcf.expansions.ops.elementary.constants import constant
@@ -210,23 +210,14 @@ def _sum(o: Any, m: Any, n: Any, s: Any, t: Any) -> Any:
     return o(ADD, large, o(MUL, small, o(Formula("exp"), gap)))
 
 
-def _larger(o: Any, m: Any, n: Any) -> Any:
-    return o(MAXIMUM, m, n)
-
-
 def _scaled(x: Parts, y: Parts) -> Parts:
     """Combine (m, s) and (n, t) to a pair for s exp(m) + t exp(n), with exponent max(m, n)."""
-    # Launches are cached by formula, so formulas must not be created per call.
-    return composed(_larger, x[0], y[0]), composed(_sum, x[0], y[0], x[1], y[1])
+    return torch.maximum(x[0], y[0]), composed(_sum, x[0], y[0], x[1], y[1])
 
 
 def _scaled_recorded(x: Parts, y: Parts) -> Parts:
     """Combine pairs as `_scaled`, in functions that autograd records."""
-
-    def of_torch(operation: Any, *values: Any) -> Any:
-        return getattr(torch, operation.name)(*values)
-
-    return torch.maximum(x[0], y[0]), _sum(of_torch, x[0], y[0], x[1], y[1])
+    return torch.maximum(x[0], y[0]), _sum(by_torch, x[0], y[0], x[1], y[1])
 
 
 @implements(torch.logcumsumexp, Tensor.logcumsumexp, aten.logcumsumexp.default)
