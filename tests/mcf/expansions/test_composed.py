@@ -1,12 +1,8 @@
-"""Functions written in others: exact cases, and logit where its digits cancel.
+"""Test functions composed of others, counts, draws and scaling by powers of two: exact cases.
 
 `tests/mcf/test_derivative_sweep.py` has values and derivatives of all. Caught mutants: logit by
-1 - x alone; quantile weights rounded to a double.
-
-Modes, weighted counts, histograms, drawn places, whole numbers, scaling by powers of two.
-
-Caught mutants: a mode by first components; weights rounded to one component; edges by first
-components; a power of two as one float.
+1 - x alone; quantile weights rounded to a double; a mode or edges by first components; weights
+rounded to one component; a power of two as one float.
 """
 
 from __future__ import annotations

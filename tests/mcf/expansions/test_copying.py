@@ -1,14 +1,8 @@
-"""Pickling, torch.save, deep copies, parameters, loaders: the components survive, bit for bit.
+"""Test copies, files, flat states and users' own types: components survive bit for bit.
 
-Exact: results of a user's own type of expansion tensors have that type, as torch's have.
-
-Caught mutants: results as they are; what is written to, or an operand among a list, made another
-type; a gradient, which somebody else has stored, converted.
-
-States as plain tensors with names, and back, bit for bit; what is no such state is refused.
-
-Caught mutants: a component that is left out; tied weights stored twice; a view that keeps its whole
-memory; an optimizer's integer keys that come back as text.
+Caught mutants: results without the user's type; a tensor that is written to, or a stored gradient,
+converted to it; a component left out of a flat state; tied weights stored twice; a view that keeps
+its whole memory; integer keys of an optimizer that come back as text.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Exact: what `mcf.tensor` makes of every kind of number, and round trips through each of them.
+"""Test `mcf.tensor` of every kind of number, round trips, and distributions: exact.
 
-Caught mutant: reading strings through Python's float.
-
-Exact: each distribution is its formula of the uniform or normal numbers of the same seed.
-
-Caught mutants: a zero that gives an infinity; parameters in the wrong place; the leading component
-of a probability.
+Caught mutants: strings read through Python's float; a zero that gives an infinity; parameters in
+the wrong position; the leading component of a probability.
 """
 
 from __future__ import annotations

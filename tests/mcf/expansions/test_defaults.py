@@ -1,12 +1,6 @@
-"""Operations on expansion tensors do not depend on torch's default device or dtype.
+"""Test that default devices and dtypes and autocast change no bit, and operands on two devices.
 
-Autocast leaves expansion tensors alone: the same bits inside as outside.
-
-Caught mutant: functions called under autocast as torch calls them, products in bfloat16.
-
-Operands on two devices, as in torch: without dimensions they come along, others are refused.
-
-The device "meta" stands for one beside the CPU: it has shapes, dtypes and no numbers.
+The device "meta" stands for a second device. Caught mutant: products in bfloat16 under autocast.
 """
 
 from __future__ import annotations

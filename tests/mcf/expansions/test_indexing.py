@@ -1,10 +1,6 @@
-"""Exact: what moves elements moves all components; what writes converts; promotion loses nothing.
+"""Test operators that move elements, and indices of no dimension or element, against float64.
 
-The oracle is torch's own operator on float64 tensors whose numbers need both components.
-
-Indexing by, of and with tensors of no dimension and of no element, against torch in float64.
-
-Values, gradients and refusals: each function takes what torch takes, and raises where it does.
+Numbers need both components; values, gradients and refusals are PyTorch's.
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
-"""The functions of torch.nn.functional that came last, and that the page lists all of them.
+"""Test functions of torch.nn.functional: losses, windows, bags, histograms and random slopes.
 
-Exact: margins in rationals, windows by torch's own places, counts between edges that float64 does
-not tell apart. CTC against the sum over all alignments in mpmath's numbers of 400 bits: the
-tolerance is 2^-90 at 106 bits, for some 30 logarithms and exponentials of numbers below 8.
+Margins are compared in rationals, windows with torch's own indices. CTC is compared with the sum
+over all alignments in 400 bits: the tolerance is 2^-90 at 106 bits, for some 30 logarithms and
+exponentials of numbers below 8. Small whole numbers make sums exact.
 
 Caught mutants: a step too far in the recursion of CTC, or none over a repeated symbol; the mean
 over the batch alone; a window that starts one later; an element at an edge counted twice; weights
 of a plain tensor rounded.
-
-Losses where their domain ends: probabilities of 0 and 1, and NaN among the predictions.
-
-Pooling, norms, interpolation, bags and reductions into places, where torch's samples do not go.
-
-Values are small whole numbers, so that sums are exact and each comparison is of bits; torch's own
-samples run in test_every_function.py.
 """
 
 from __future__ import annotations

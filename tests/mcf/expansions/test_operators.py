@@ -1,9 +1,7 @@
-"""Operators beside numbers and arrays that torch's own do not take.
+"""Test operators next to Python's and NumPy's numbers, and conversions to one number: exact.
 
-One number of an expansion tensor to Python and to torch's number arguments: exact, or an error.
-
-Caught mutants: floor, ceil, trunc, round and bool by way of a float; torch.full, torch.tensor and
-alpha= that take the rounded value; comparison with a Decimal beyond float64 as with infinity.
+Caught mutants: floor, ceil, trunc, round and bool of a rounded float; torch.full, torch.tensor and
+alpha= that take the rounded value; a Decimal beyond float64 compared as infinity.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Exact: comparison, sorting, extremes, signs by value, against Fractions.
+"""Test comparisons, sorts, extremes and signs by value against fractions: exact.
 
-Caught mutants: comparing leading components only; lexicographic comparison without canonical form.
-
-Exact: sorts by value, stable, however many elements agree in how many components.
-
-Caught mutants: runs of equal first components left as they are; runs that go on into the next row;
-an unstable exchange; one pass of exchanges too few; the lower components not turned for a
-descending order; NaN at the wrong end of `topk`.
+Caught mutants: comparisons of leading components; lexicographic comparison without canonical form;
+runs of equal first components left unsorted, or continued into the next row; an unstable sort of a
+run; lower components in ascending order in a descending sort; NaN at the wrong end of `topk`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Exact: what is printed reads back to the same components, with as few digits as do.
+"""Test `repr`, `str`, format specifications and print options: exact.
 
-Exact: numbers in format specifications, and `str` and `repr` by what users set for torch.
-
-Specifications are compared with Python's own of floats, whose value an expansion of one float64
-component is; more digits with exact rationals.
+Printed numbers read back to the same components with the fewest digits. Specifications of one
+float64 component are compared with Python's, more digits with rationals.
 
 Caught mutants: an exponent of one digit; ties away from even; zeros that `g` keeps; one digit more
-or less in `str`; a specification that is dropped for vectors; torch's options not looked at.
+or less in `str`; a specification that is dropped for vectors; torch's options ignored.
 """
 
 from __future__ import annotations

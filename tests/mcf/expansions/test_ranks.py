@@ -1,22 +1,15 @@
-"""Exact: searches, ranks, quantiles and extremes by first components are those of all components.
+"""Test searches, ranks, quantiles and extremes that first components decide: exact.
 
-Caught mutants: neighbours of an edge left out (an element that is a tie counts as beyond it); a
-rank whose element is nearer to the edge than that, or one that is one off; NaN that does not
-precede, or is counted by `nanquantile`; equal numbers not in the order of their indices; steps of a
-search that pass the end of a row, or its last step left out; NaN looked for among numbers that its
-first component is not beyond; a second number of keys left out where one side alone has it.
+Loops decide most rows by first components, or by rounded sums of narrow pairs, and leave the others
+to all components. The torch executor is compared with rationals, other executors with it.
 
-Exact: extremes and running extremes of long rows are those of the torch executor.
-
-Loops decide most rows and blocks by first components, or by rounded sums of narrow pairs, and leave
-the others to all components. The torch executor is compared with rationals in `test_order.py` and
-`test_ranks.py`.
-
-Caught mutants: no margin around a first component (two forms of one number, of which the second has
-the larger one); a later one of equal sums in another lane; a NaN that a later element replaces; the
-rest of a row after its last whole vector left out; the sign of "lowest" forgotten after the first
-element; rows that are left numbered by their place among those; a block passed over that has an
-equal element or a larger lower component; the number of the block before written.
+Caught mutants: neighbours of an edge left out; a rank that is one off; NaN that does not precede,
+or is counted by `nanquantile`; equal numbers not in the order of their indices; a search past the
+end of a row, or without its last step; a second key left out where one side alone has it; no margin
+around a first component; a later one of equal sums in another lane; a NaN that a later element
+replaces; the rest of a row after its last whole vector left out; the sign of "lowest" forgotten;
+undecided rows numbered by their index among the undecided; a block skipped that has an equal
+element; the number of the previous block written.
 """
 
 from __future__ import annotations

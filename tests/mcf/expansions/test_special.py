@@ -1,19 +1,12 @@
-"""Incomplete gamma functions against ball arithmetic: observed errors, torch's special values.
+"""Test incomplete gamma functions, Hurwitz's zeta and orthogonal polynomials.
 
-Caught mutants: no component more than the result has, Q as 1 - P for a small a. Half of the steps
-that docs/numerics.md proves to be enough are not, for the largest a.
+Gamma and zeta functions are compared with ball arithmetic, polynomials with their explicit sums in
+fractions. Each of the n steps of a recurrence rounds with 2^-104 of the largest polynomial so far,
+and near the ends of [-1, 1] an error grows in proportion to the later steps: n^2 2^-102 in all.
 
-Hurwitz's zeta function of any s against ball arithmetic: observed errors, torch's values.
-
-Caught mutants: a series of 8 terms, Euler and Maclaurin from 4 on.
-
-Orthogonal polynomials against their explicit sums in exact fractions.
-
-The tolerance is what the recurrences can lose: each of its n steps rounds with 2^-104 (two
-components of float64) what is at most as large as the largest polynomial met on the way, and near
-the ends of [-1, 1] an error grows in proportion to the steps after it: n^2 2^-102 in all.
-
-Caught mutants: a division by k + 2; products of first components; v and w exchanged.
+Caught mutants: as many components as the result has; Q as 1 - P for a small a; half of the steps
+that docs/numerics.md proves to be enough; a zeta series of 8 terms, or from 4 on; a division by
+k + 2; products of first components; v and w exchanged.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""What torch builds on tensors: torch.func, checkpoints, optimizers, init, norms of weights.
+"""Test torch.func, checkpoints, optimizers, inits and functions of lists on expansions.
 
-Everything keeps all components: against exact arithmetic, or the bits of the plain formula.
-
-Functions of lists of tensors have the bits of those of tensors; averages and optimizers by them.
-
-All raised before, with an error about plain tensors that were none.
+All components are kept: results are exact, or have the bits of the plain formula.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
-"""Transforms of torch.func beside expansions that they do not map; nothing is rounded unsaid.
+"""Test torch.func on expansions: second derivatives, operands that are not mapped, refusals.
 
-Caught mutants: what no transform maps computed inside of it (no autograd.Function of ours runs
-there); a number's expansion made of a transform's tensors; a derivative with constants of double
-precision given for that of two float64 components; one refused whose constants are exact enough.
+Values and first derivatives are in `test_function_calls.py`. Inputs have digits in both components:
+constants of double precision are off by 1e-17.
 
-Functions that torch takes apart above its operators are whole inside torch.func.
-
-Second derivatives are those of outside, or an error says what torch would round; values and first
-derivatives are in `test_function_calls.py`. Plain tensors have what torch gives them. The inputs
-have digits in both components: constants of double precision are off by 1e-17 in each.
-
-Functions that torch.func gets as operators of torch's: second derivatives are those outside.
-
-`test_function_calls.py` has values and first derivatives. Caught mutants: a backward pass in the
-components' dtype; gradients of a mapped function of one element taken for those of all; a
-derivative given that torch computes in double precision.
+Caught mutants: a function of unmapped operands computed inside the transform; a derivative with
+constants of double precision returned for two float64 components, and one refused whose constants
+are exact enough; a backward pass in the components' dtype; gradients of a mapped function of one
+element taken for those of all.
 """
 
 from __future__ import annotations

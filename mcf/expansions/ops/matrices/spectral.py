@@ -69,19 +69,16 @@ def _threshold(a: Any, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
     rtol defaults to max(m, n) times the expansion's epsilon, or to 0 if atol > 0.
     """
     epsilon = 2 * float(format_of(a.dtype).u ** a.terms)
-    given = (
-        None
-        if atol is None
-        else torch.as_tensor(_plain(atol), dtype=torch.float64, device=a.device)
+    given, relative, default = (
+        torch.as_tensor(_plain(v), dtype=torch.float64, device=a.device)
+        for v in (
+            0.0 if atol is None else atol,
+            0.0 if rtol is None else rtol,
+            max(a.shape[-2:]) * epsilon,
+        )
     )
-    default = torch.full((), max(a.shape[-2:]) * epsilon, dtype=torch.float64, device=a.device)
-    if rtol is not None:
-        relative = torch.as_tensor(_plain(rtol), dtype=torch.float64, device=a.device)
-    elif given is None:
-        relative = default
-    else:
+    if rtol is None:
         relative = torch.where(given > 0, 0.0, default)
-    given = torch.zeros((), dtype=torch.float64, device=a.device) if given is None else given
     return torch.maximum(given.to(largest.device), relative.to(largest.device) * largest)
 
 
