@@ -335,16 +335,9 @@ def float_power(x: Any, y: Any) -> Any:
     return _power(x, y)
 
 
-@implements(Tensor.__rpow__)
-def rpow(y: Any, x: Any) -> Any:
-    """Return x**y for `Tensor.__rpow__`, whose first argument is the exponent."""
-    return _power(x, y)
-
-
-@implements(torch.exp2, Tensor.exp2, torch.special.exp2)
-def exp2(x: Any) -> Any:
-    """Return 2**x."""
-    return _power(2.0, x)
+# The first argument of `Tensor.__rpow__` is the exponent.
+implements(Tensor.__rpow__)(lambda y, x: _power(x, y))
+implements(torch.exp2, Tensor.exp2, torch.special.exp2)(lambda x: _power(2.0, x))
 
 
 @implements(torch.ldexp, Tensor.ldexp)
@@ -368,7 +361,4 @@ def ldexp(x: Any, other: Any) -> Any:
     return x
 
 
-@implements(Tensor.ldexp_)
-def ldexp_(x: Any, other: Any) -> Any:
-    """Multiply x by 2**other in place."""
-    return x.copy_(ldexp(x, other))
+implements(Tensor.ldexp_)(lambda x, other: x.copy_(ldexp(x, other)))

@@ -376,10 +376,9 @@ def geqrf(a: MCFTensor) -> Any:
     return wrap(both), wrap(tau)
 
 
-@implements(torch.cholesky, Tensor.cholesky)
-def cholesky(input: Any, upper: bool = False) -> Any:
-    """Return `torch.linalg.cholesky`, under PyTorch's older name."""
-    return torch.linalg.cholesky(input, upper=upper)
+implements(torch.cholesky, Tensor.cholesky)(
+    lambda input, upper=False: torch.linalg.cholesky(input, upper=upper)
+)
 
 
 @implements(torch.triangular_solve, Tensor.triangular_solve)

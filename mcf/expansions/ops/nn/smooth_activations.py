@@ -123,10 +123,7 @@ def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
     return _softplus(input * beta) / beta
 
 
-@implements(F.logsigmoid)
-def logsigmoid(input: Any) -> Any:
-    """Return log(sigmoid(x))."""
-    return -_softplus(-input)
+implements(F.logsigmoid)(lambda input: -_softplus(-input))
 
 
 @implements(aten.log_sigmoid_forward.default)
@@ -335,16 +332,8 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     return torch.where(inside | input.isnan(), input, input.detach().clamp(min_val, max_val))
 
 
-@activation(F.relu6)
-def relu6(input: Any) -> Any:
-    """Clamp the input to [0, 6]."""
-    return hardtanh(input, 0.0, 6.0)
-
-
-@activation(F.hardsigmoid)
-def hardsigmoid(input: Any) -> Any:
-    """Return (x + 3) / 6 clamped to [0, 1]."""
-    return hardtanh(input + 3, 0.0, 6.0) / 6
+activation(F.relu6)(lambda input: hardtanh(input, 0.0, 6.0))
+activation(F.hardsigmoid)(lambda input: hardtanh(input + 3, 0.0, 6.0) / 6)
 
 
 @activation(F.hardswish)

@@ -320,10 +320,7 @@ def where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
     return forward(torch.where, (condition, *args), kwargs)
 
 
-@implements(Tensor.where)
-def where_method(x: Any, condition: Tensor, other: Any) -> Any:
-    """Return `x.where(condition, other)`."""
-    return where(condition, x, other)
+implements(Tensor.where)(lambda x, condition, other: where(condition, x, other))
 
 
 @implements(Tensor.new_tensor)
