@@ -23,8 +23,8 @@ from torch.autograd import forward_ad
 
 import mcf
 from mcf.elementary import fixed, gelu_forms
-from mcf.expansions.ops.arithmetic import powers_of_two
-from mcf.expansions.ops.elementary.constants import beside
+from mcf.expansions.ops.arithmetic import constants
+from mcf.expansions.ops.arithmetic.constants import difference
 from mcf.expansions.ops.nn import smooth_activations
 from mcf.expansions.ops.reductions import long_products
 from tests.helpers import assert_alike, assert_all_same_bits
@@ -125,12 +125,12 @@ def test_zero_of_slope_has_500_bits(zero: Any, function: Callable[[arb], arb]) -
         ctx.prec = before
 
 
-def test_beside() -> None:
+def test_difference_from_a_number() -> None:
     """What is left of a number beside its nearest expansion is its last bits."""
     pi = fixed.to_fraction(fixed.pi())
     x = mcf.tensor(str(float(pi)), 2, torch.float64)
     x = mcf.from_components((x.components[0], x.components[1]))
-    found = beside(x, pi).to_fractions()
+    found = difference(x, pi).to_fractions()
     exact = x.to_fractions() - pi
     assert abs(found - exact) <= abs(exact) / 2**105
 
@@ -269,6 +269,6 @@ def test_usual_numbers_have_the_slopes_of_all_others(
 
     short = found()
     monkeypatch.setattr(long_products, "unseen", lambda x: True)
-    monkeypatch.setattr(powers_of_two, "unseen", lambda x: True)
+    monkeypatch.setattr(constants, "unseen", lambda x: True)
     for ours, wanted in zip(short, found(), strict=True):
         assert_all_same_bits(ours, wanted)

@@ -19,7 +19,7 @@ from mcf.expansions.dispatch.registry import WRITES, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.launch.fused_formulas import Written, composed, composed_into
 from mcf.expansions.launch.operations import into, planned, selected, shares_part
-from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.arithmetic.constants import in_format
 from mcf.expansions.ops.elementary.elementary import of_two
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import MCFTensor, wrap

@@ -18,7 +18,7 @@ from mcf.expansions.dispatch.recorded import pulled_back, recorded, transformed
 from mcf.expansions.dispatch.registry import UnsupportedError, forms, implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.launch.operations import selected
-from mcf.expansions.ops.arithmetic.powers_of_two import inverse_power
+from mcf.expansions.ops.arithmetic.constants import inverse_power
 from mcf.expansions.ops.forms.inside_transforms import by_element, implements_inside
 from mcf.expansions.promotion import check_broadcast, operands
 from mcf.expansions.tensor import MCFTensor, wrap

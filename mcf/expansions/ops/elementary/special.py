@@ -21,7 +21,7 @@ from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import DERIVATIVES
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.elementary.constants import beside, constant, in_format
+from mcf.expansions.ops.arithmetic.constants import constant, difference, in_format
 from mcf.expansions.ops.elementary.elementary import differentiable
 from mcf.expansions.ops.forms.natives import valued
 from mcf.expansions.tensor import MCFTensor
@@ -142,7 +142,7 @@ def _entr(x: Any) -> Any:
 
 def _entr_slope(x: Any) -> Any:
     """Return -log(x) - 1; near 1/e as -log(1 + e d) with d = x - 1/e."""
-    d = beside(x, fixed.to_fraction(fixed.exp(-fixed.ONE)))
+    d = difference(x, fixed.to_fraction(fixed.exp(-fixed.ONE)))
     near = d.abs() < 0.125
     slope = torch.log1p(torch.where(near, d, 0) * constant(fixed.exp(fixed.ONE), x))
     return -torch.where(near, slope, torch.log(torch.where(near, 1, x)) + 1)

@@ -16,7 +16,7 @@ from mcf.expansions.dispatch.recorded import unseen
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import row_scale
+from mcf.expansions.ops.arithmetic.constants import row_scale
 from mcf.expansions.promotion import operands, result_format
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.linalg import lu_factors

@@ -18,7 +18,7 @@ from mcf.expansions.dispatch.recorded import differentiated, recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.fused_formulas import Written, by_torch, composed
-from mcf.expansions.ops.elementary.constants import constant, in_format
+from mcf.expansions.ops.arithmetic.constants import constant, in_format
 from mcf.expansions.ops.elementary.elementary import differentiable
 from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside
 from mcf.expansions.ops.forms.natives import REDUCTIONS

@@ -18,7 +18,7 @@ from mcf.expansions.conversion import reformat
 from mcf.expansions.dispatch.recorded import transformed
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import beside, mean_square
+from mcf.expansions.ops.arithmetic.constants import mean_square, scaled_number
 from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside
 from mcf.expansions.ops.forms.natives import above, pulled, wide
 from mcf.expansions.ops.reductions.norms import power
@@ -176,7 +176,7 @@ def local_response_norm(
     if found.scale is None:
         return fitted(x / (square * alpha + k) ** beta, input)
     scale = found.scale.squeeze(-1)
-    total = square * alpha + beside(k, x, scale) * scale
+    total = square * alpha + scaled_number(k, x, scale) * scale
     # Powers of the factor alone may overflow where the result does not.
     left = power(reformat(scale, x.dtype, x.terms), 2 * Fraction(beta) - 1)
     return fitted((x * scale) / total**beta * left, input)

@@ -31,7 +31,7 @@ from mcf.expansions.dispatch.recorded import kept, recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.fused_formulas import composed
-from mcf.expansions.ops.elementary.constants import beside, constant, in_format
+from mcf.expansions.ops.arithmetic.constants import constant, difference, in_format
 from mcf.expansions.ops.elementary.elementary import computed, differentiable, of
 from mcf.expansions.ops.forms.natives import of_first
 from mcf.expansions.ops.random.draws import uniform
@@ -96,7 +96,7 @@ def activation(
 
 def _silu_slope_of(x: Any) -> Any:
     s, t, zero = torch.sigmoid(x), torch.sigmoid(-x), _SILU_ZERO
-    d = beside(torch.where(x > 0, torch.zeros_like(x), x), zero)
+    d = difference(torch.where(x > 0, torch.zeros_like(x), x), zero)
     below = t * (d + in_format(-1 - zero, x) * torch.expm1(d))
     return s * torch.where(x > 0, 1 + x * t, below)
 
@@ -141,7 +141,7 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
 def _gelu_curve(x: Any) -> Any:
     """Return (2 - x^2) times the normal density."""
     root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
-    return -(of.normal_pdf(x) * (beside(x, root) * beside(x, -root)))
+    return -(of.normal_pdf(x) * (difference(x, root) * difference(x, -root)))
 
 
 _gelu_slope: Any = differentiable("gelu_1", computed("gelu_1"), _gelu_curve)
@@ -172,7 +172,7 @@ def _gelu_tanh_slope_of(x: Any) -> Any:
     s, t = torch.sigmoid(z), torch.sigmoid(-z)
     above = s + x * (s * t) * (root * (1 + 3 * _CUBE * (x * x)))
     low, zero = torch.where(up, -torch.ones_like(x), x), _GELU_TANH_ZERO
-    d, at = beside(low, zero), in_format(zero, x)
+    d, at = difference(low, zero), in_format(zero, x)
     q = low * low + low * at + in_format(zero**2, x)
     one, three = root * (d * (1 + _CUBE * q)), root * (d * (1 + 3 * _CUBE * q))
     growth = in_format(_exp(_rounded(_tanh_root() * _cubic(zero, _CUBE))), x)
@@ -212,7 +212,7 @@ def _mish_slope_of(x: Any) -> Any:
     zero, nothing = _MISH_ZERO, torch.zeros_like(x)
     at = _exp(zero)
     low = torch.where(x > 0, nothing, x)
-    d, e = beside(low, zero), torch.exp(low)
+    d, e = difference(low, zero), torch.exp(low)
     weight = d * (4 + 4 * e)
     for k, c in enumerate(((4 * zero + 6) * at, 4 * at**2, at**3), 1):
         weight = weight + in_format(_rounded(c), x) * torch.expm1(k * d)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import row_scale
+from mcf.expansions.ops.arithmetic.constants import row_scale
 from mcf.expansions.ops.reductions.norms import power
 from mcf.expansions.tensor import MCFTensor
 

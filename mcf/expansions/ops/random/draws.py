@@ -19,7 +19,7 @@ from mcf.expansions import random
 from mcf.expansions.conversion import promote, reformat
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.ops.elementary.constants import constant, in_format
+from mcf.expansions.ops.arithmetic.constants import constant, in_format
 from mcf.expansions.ops.shape.movement import where
 from mcf.expansions.promotion import result_format
 from mcf.expansions.tensor import MCFTensor, broadcast, wrap

@@ -15,7 +15,7 @@ from torch import Tensor
 from mcf.expansions.dispatch.recorded import pulled_back, unseen
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.ops.arithmetic.powers_of_two import exponents, two_to
+from mcf.expansions.ops.arithmetic.constants import exponents, two_to
 from mcf.expansions.ops.reductions.scans import running
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import format_of

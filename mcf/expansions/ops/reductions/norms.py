@@ -2,7 +2,7 @@
 
 PyTorch's derivative of (sum |x|^p)^(1/p) is |x|^(p-1) / norm^(p-1), two powers that may overflow
 where the quotient does not. Here it is a power of the quotient, with rows scaled by a power of two
-(`mcf.expansions.ops.arithmetic.powers_of_two`).
+(`mcf.expansions.ops.arithmetic.constants`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from mcf.expansions.dispatch.recorded import differentiated, functorch
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import beside, row_scale
-from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.arithmetic.constants import in_format, row_scale, scaled_number
 from mcf.expansions.ops.nn.losses import loss
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.row_tasks import along
@@ -149,7 +148,7 @@ def _directed(x: Any, p: float, dims: Dims, eps: float) -> Any:
         return x / torch.linalg.vector_norm(x, p, dims, True).clamp_min(eps)
     x = x * scale
     length = torch.linalg.vector_norm(x, p, dims, True)
-    return x / torch.clamp(length, min=beside(eps, x, scale))
+    return x / torch.clamp(length, min=scaled_number(eps, x, scale))
 
 
 @implements(F.normalize)
@@ -235,7 +234,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     more: Any = 1e-7
     most: Any = maxnorm
     if scale is not None:
-        more, most = beside(more, y, scale), beside(most, y, scale)
+        more, most = scaled_number(more, y, scale), scaled_number(most, y, scale)
     return fitted(torch.where(length > most, y / (length + more) * maxnorm, x), input)
 
 

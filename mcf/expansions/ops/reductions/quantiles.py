@@ -15,7 +15,7 @@ from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import INTO, UnsupportedError, implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.arithmetic.constants import in_format
 from mcf.expansions.ops.forms.in_place import computed_into
 from mcf.expansions.ops.forms.inside_transforms import batched, example, held, implements_inside
 from mcf.expansions.ops.order.order import decided, kth, not_empty

@@ -23,7 +23,7 @@ from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.reductions import reduced
 from mcf.expansions.launch.row_functions import arranged
-from mcf.expansions.ops.arithmetic.powers_of_two import row_scale
+from mcf.expansions.ops.arithmetic.constants import row_scale
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels.formats import FORMATS

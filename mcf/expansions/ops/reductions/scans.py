@@ -18,7 +18,7 @@ from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.launch.fused_formulas import by_torch, composed
 from mcf.expansions.launch.row_functions import along as in_one_call
 from mcf.expansions.launch.row_functions import arranged
-from mcf.expansions.ops.elementary.constants import constant
+from mcf.expansions.ops.arithmetic.constants import constant
 from mcf.expansions.ops.order.order import canonical
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import registry
