@@ -144,17 +144,11 @@ def group_norm(
     return scaled
 
 
-@implements_inside("group_norm")
-def _group_norm_inside(
-    input: Any,
-    num_groups: int,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-    cudnn_enabled: bool = True,
-) -> Tensor:
-    x = formatted(input, example(input, weight, bias))
-    return group_norm(x, num_groups, weight, bias, eps, cudnn_enabled)
+implements_inside("group_norm")(
+    lambda input, groups, weight=None, bias=None, *rest: group_norm(
+        formatted(input, example(input, weight, bias)), groups, weight, bias, *rest
+    )
+)
 
 
 @implements(F.local_response_norm)

@@ -99,13 +99,18 @@ def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> Any:
     return x
 
 
+def _dropped(x: Any, p: float) -> tuple[Any, Tensor]:
+    """Return x with random elements zeroed and the others divided by the exact 1 - p; the mask."""
+    mask = torch.rand(x.shape, device=x.device) >= p
+    return torch.where(mask, x / (1 - Fraction(p)) if p < 1 else x, 0), mask
+
+
 @implements(aten.native_dropout.default)
 def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Return x with random elements zeroed and the others divided by 1 - p, and the mask."""
+    """Return `dropout`, and the mask of elements that are not zeroed."""
     if train is False or p == 0:
         return x.clone(), torch.ones(x.shape, dtype=torch.bool, device=x.device)
-    mask = torch.rand(x.shape, device=x.device) >= p
-    return where(mask, x / (1 - Fraction(p)) if p < 1 else x, 0), mask
+    return _dropped(x, p)
 
 
 @implements(aten.native_dropout_backward.default)
@@ -123,8 +128,7 @@ def dropout(
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not (training if train is None else train) or p == 0:
         return input
-    kept = torch.rand(input.shape, device=input.device) >= p
-    out = torch.where(kept, input / (1 - Fraction(p)) if p < 1 else input, 0)
+    out, _ = _dropped(input, p)
     return input.copy_(out) if inplace else out
 
 
