@@ -19,7 +19,7 @@ from mcf.elementary import fixed
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import apply
 from mcf.expansions.dispatch.recorded import functorch
-from mcf.expansions.ops.elementary.constants import constant
+from mcf.expansions.ops.arithmetic.constants import constant
 
 
 def holomorphic(

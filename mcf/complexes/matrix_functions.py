@@ -14,7 +14,7 @@ from mcf.complexes.hermitian import svd
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.products import matmul
 from mcf.complexes.tensor import implements, pair
-from mcf.expansions.ops.matrices.matrices import cholesky_inverse, cholesky_solve
+from mcf.expansions.ops.matrices.linalg import cholesky_inverse, cholesky_solve
 from mcf.linalg import matrix_exponential
 from mcf.linalg.number_kinds import COMPLEX
 

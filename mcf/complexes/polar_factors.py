@@ -9,7 +9,7 @@ import torch
 from mcf.complexes.derivatives import differentiable
 from mcf.complexes.matrices import matrices
 from mcf.complexes.tensor import implements
-from mcf.expansions.ops.matrices.polar_factors import polar_factors, square_root, tall
+from mcf.expansions.ops.matrices.spectral import polar_factors, square_root, tall
 
 
 def _shared(x: Any, v: Any, sizes: Any) -> Any:
@@ -43,7 +43,7 @@ def _polar_derivative(given: Any, out: Any, grads: Any) -> Any:
 def polar(A: Any) -> Any:
     """Return U with orthonormal columns and Hermitian H with A = U H, as `torch.linalg.polar`.
 
-    Bounds and algorithm are those of real matrices (`mcf.expansions.ops.matrices.polar_factors`).
+    Bounds and algorithm are those of real matrices (`mcf.expansions.ops.matrices.spectral`).
     The derivative assumes full column rank, as PyTorch's does.
 
     Raises:

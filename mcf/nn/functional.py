@@ -17,7 +17,7 @@ from mcf.expansions.conversion import promote, reformat
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import mean_square
+from mcf.expansions.ops.arithmetic.constants import mean_square
 from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside
 from mcf.expansions.promotion import result_format
 

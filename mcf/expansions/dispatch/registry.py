@@ -29,15 +29,24 @@ INTO: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
 # Torch functions that return views -> fast implementations with positional arguments, which return
 # NotImplemented for arguments that give no view.
 VIEWS: dict[Any, Callable[..., Any]] = {}
+# Functional operators -> functions write(target, args, **named) that write the result into a tensor
+# by one launch. They return False, with nothing written, for unsupported targets and arguments.
+WRITES: dict[OpOverload, Callable[..., bool]] = {}
 # Functions of an operator, its arguments and keywords, tried for operators in neither table. They
 # return NotImplemented for operators that they do not know.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
-def forms(name: str) -> list[Any]:
-    """Return the function and the method of a name, as far as torch has them."""
-    owners = (torch, Tensor)
+def forms(name: str, *more: Any) -> list[Any]:
+    """Return the function and the method of a name, and functions of `more` namespaces, if any."""
+    owners = (torch, Tensor, *more)
     return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
+
+
+def overloads(names: str) -> list[OpOverload]:
+    """Return operators of aten by their names, such as "flip squeeze.dim"."""
+    pairs = (name.partition(".") for name in names.split())
+    return [getattr(getattr(torch.ops.aten, name), form or "default") for name, _, form in pairs]
 
 
 def implements(*names: Any) -> Callable[[Implementation], Implementation]:

@@ -1,49 +1,8 @@
 """Implement torch functions on expansion tensors, one folder per subject."""
 
-from mcf.expansions.ops.arithmetic import arithmetic as arithmetic
-from mcf.expansions.ops.arithmetic import comparison as comparison
-from mcf.expansions.ops.arithmetic import division as division
-from mcf.expansions.ops.arithmetic import powers as powers
-from mcf.expansions.ops.arithmetic import signs as signs
-from mcf.expansions.ops.elementary import elementary as elementary
-from mcf.expansions.ops.elementary import incomplete_gamma as incomplete_gamma
-from mcf.expansions.ops.elementary import polygamma as polygamma
-from mcf.expansions.ops.elementary import special as special
-from mcf.expansions.ops.forms import backward as backward
-from mcf.expansions.ops.forms import in_place as in_place
-from mcf.expansions.ops.forms import lists as lists
-from mcf.expansions.ops.forms import natives as natives
-from mcf.expansions.ops.matrices import linalg as linalg
-from mcf.expansions.ops.matrices import matmul as matmul
-from mcf.expansions.ops.matrices import matrices as matrices
-from mcf.expansions.ops.matrices import orthogonal as orthogonal
-from mcf.expansions.ops.matrices import polar_factors as polar_factors
-from mcf.expansions.ops.matrices import reflections as reflections
-from mcf.expansions.ops.matrices import spectral as spectral
-from mcf.expansions.ops.nn import class_losses as class_losses
-from mcf.expansions.ops.nn import convolution as convolution
-from mcf.expansions.ops.nn import ctc as ctc
-from mcf.expansions.ops.nn import distances as distances
-from mcf.expansions.ops.nn import losses as losses
-from mcf.expansions.ops.nn import normalisation as normalisation
-from mcf.expansions.ops.nn import pooling as pooling
-from mcf.expansions.ops.nn import resampling as resampling
-from mcf.expansions.ops.nn import smooth_activations as smooth_activations
-from mcf.expansions.ops.order import neighbours as neighbours
-from mcf.expansions.ops.order import order as order
-from mcf.expansions.ops.order import search as search
-from mcf.expansions.ops.random import draws as draws
-from mcf.expansions.ops.reductions import counting as counting
-from mcf.expansions.ops.reductions import exponential_sums as exponential_sums
-from mcf.expansions.ops.reductions import extremes as extremes
-from mcf.expansions.ops.reductions import long_products as long_products
-from mcf.expansions.ops.reductions import moments as moments
-from mcf.expansions.ops.reductions import norms as norms
-from mcf.expansions.ops.reductions import quantiles as quantiles
-from mcf.expansions.ops.reductions import reductions as reductions
-from mcf.expansions.ops.reductions import scans as scans
-from mcf.expansions.ops.shape import assignment as assignment
-from mcf.expansions.ops.shape import copies as copies
-from mcf.expansions.ops.shape import movement as movement
-from mcf.expansions.ops.shape import scattering as scattering
-from mcf.expansions.ops.shape import views as views
+import importlib
+import pkgutil
+
+# Each module registers its functions.
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

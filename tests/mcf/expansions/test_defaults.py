@@ -1,4 +1,7 @@
-"""Operations on expansion tensors do not depend on torch's default device or dtype."""
+"""Test that default devices and dtypes and autocast change no bit, and operands on two devices.
+
+The device "meta" stands for a second device. Caught mutant: products in bfloat16 under autocast.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import mcf
-from tests.helpers import assert_same_bits
+from mcf.reductions.modular import multiply
+from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.defaults import DEFAULTS, default
+from tests.helpers.draws import bell
 
 # Values; the executors have the same bits by other tests.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -100,3 +105,100 @@ def test_plain_tensors(device: str, standard: torch.dtype) -> None:
         found = sums()
     for a, b in zip(found, expected, strict=True):
         assert_same_bits(a, b)
+
+
+W = mcf.randn(4, 4, terms=2)
+PLAIN = bell((4, 4), 0, torch.float32)
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "mm": lambda w: w @ w,
+    "mixed product": lambda w: PLAIN @ w,
+    "linear": lambda w: F.linear(PLAIN, w),
+    "einsum": lambda w: torch.einsum("ij,jk->ik", w, w),
+    "softmax": lambda w: torch.softmax(w, 0),
+    "power": lambda w: w.abs() ** 2.5,
+    "sum": lambda w: w.sum(),
+    "accurate sum": lambda w: mcf.sum(w * 3),
+    "fma": lambda w: mcf.fma(w, w, w),
+    "solve": lambda w: torch.linalg.solve(w, w + 1),
+    "layer_norm": lambda w: F.layer_norm(w, (4,)),
+    "attention": lambda w: mcf.nn.functional.attention(w, w, w),
+    "gradient": lambda w: torch.autograd.grad((w @ w).sum(), w)[0],
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_no_bit(name: str, dtype: torch.dtype) -> None:
+    w = W.detach().clone().requires_grad_()
+    want = CASES[name](w).detach()
+    with torch.autocast("cpu", dtype=dtype):
+        got = CASES[name](w).detach()
+    assert (got.dtype, got.terms) == (want.dtype, want.terms)
+    assert_all_same_bits(got.components, want.components)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_residues_in_floats_are_left_alone(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on processors without units for int8; the sums were rounded to 16 bits."""
+    monkeypatch.setattr(multiply, "_units", lambda device: False)
+    x = mcf.arange(1, 301, terms=2, dtype=torch.float64).reshape(3, 100) / 7
+    want = mcf.matmul(x, x.mT, reproducible=True)
+    with torch.autocast("cpu", dtype=dtype):
+        got = mcf.matmul(x, x.mT, reproducible=True)
+    assert_all_same_bits(got.components, want.components)
+
+
+X = mcf.tensor([0.5, 2.0], terms=2)
+FAR = X.to("meta")
+ONE = mcf.tensor("0.1", terms=2)
+SPARSE = torch.tensor([0.0, 1.0]).to_sparse()
+
+Pair = Callable[[Any, Any], Any]
+PAIRED: dict[str, Pair] = {
+    "add": lambda x, y: x + y,
+    "power": lambda x, y: x**y,
+    "less": lambda x, y: x < y,
+    "equal": lambda x, y: x == y,
+    "unequal": lambda x, y: x != y,
+    "maximum": torch.maximum,
+    "atan2": torch.atan2,
+    "remainder": lambda x, y: x % y,
+    "where": lambda x, y: torch.where(torch.ones(2, dtype=torch.bool, device=x.device), x, y),
+    "lerp": lambda x, y: torch.lerp(x, x, y),
+    "in place": lambda x, y: x.clone().mul_(y),
+    "fma": lambda x, y: mcf.fma(x, y, x),
+}
+each = pytest.mark.parametrize("name", PAIRED)
+
+
+@each
+def test_no_dimensions_come_along(name: str) -> None:
+    for one in (ONE, ONE.to_plain()):
+        assert PAIRED[name](FAR, one).device.type == "meta"
+
+
+@each
+def test_dimensions_do_not(name: str) -> None:
+    # A TypeError would make `==` say False, and `<` say that there is none.
+    with pytest.raises(RuntimeError, match="device"):
+        PAIRED[name](X, FAR)
+
+
+def test_results_are_not_moved() -> None:
+    for write in (
+        lambda: torch.add(X, X, out=FAR.clone()),
+        lambda: torch.log(X, out=FAR.clone()),
+        lambda: ONE.clone().mul_(FAR[0]),
+    ):
+        with pytest.raises(RuntimeError, match="moved silently"):
+            write()
+
+
+@pytest.mark.parametrize("name", ["add", "equal", "less"])
+def test_sparse_operands_are_named(name: str) -> None:
+    with pytest.raises(RuntimeError, match=r"sparse_coo; .*to_dense"):
+        PAIRED[name](X, SPARSE)

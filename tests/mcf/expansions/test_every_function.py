@@ -37,7 +37,7 @@ NEW = {
 }
 OF_OTHER_VERSIONS = {"cholesky", "qr"} if hasattr(torch.linalg, "polar") else NEW
 
-# torch's first samples have whole numbers only; test_counting.py has others. The other's are
+# torch's first samples have whole numbers only; test_composed.py has others. The other's are
 # numbers.
 NO_FLOATS = {"logspace.tensor_overload", "normal.number_mean"}
 

@@ -13,7 +13,7 @@ call on; a result of the wrong shape; an in-place form that forgets the version 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -31,20 +31,20 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 OPS = {functions.name_of(op): op for op in functions.functions()}
 
 
-def surveyed(name: str, count: int, executors: tuple[str, ...]) -> list[str]:
-    """Return unexpected failures of a function's first samples."""
-    found = []
-    for case in calls.cases(count, [OPS[name]]):
-        for text in calls.grouped(calls.failures(case, executors)):
-            if not calls.is_expected(name, text):
-                found.append(f"{case} {text}")
-    return found
+def surveyed(cases: Iterable[Any], *args: Any, **options: Any) -> list[str]:
+    """Return unexpected failures of cases."""
+    return [
+        f"{case} {text}"
+        for case in cases
+        for text in calls.grouped(calls.failures(case, *args, **options))
+        if not calls.is_expected(functions.name_of(case.op), text)
+    ]
 
 
 @pytest.mark.sampled(every=160)
 @pytest.mark.parametrize("name", OPS)
 def test_call_of_a_sample_is_as_torchs_with_the_same_bits(name: str) -> None:
-    assert surveyed(name, 1, ("torch", "numba")) == []
+    assert surveyed(calls.cases(1, [OPS[name]]), ("torch", "numba")) == []
 
 
 # Functions that torch.func gets as operators of torch's, or that torch takes apart above these.
@@ -54,7 +54,7 @@ TRANSFORMED = {
         "avg_pool2d", "max_pool1d", "max_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d",
         "interpolate.bilinear", "interpolate.bicubic", "pad.reflect", "pad.replicate",
         "grid_sample", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy",
-        "glu", "hardswish", "hardtanh", "softshrink", "prelu", "selu", "pdist",
+        "gelu", "glu", "hardswish", "mish", "hardtanh", "softshrink", "prelu", "selu", "pdist",
         "poisson_nll_loss", "scaled_dot_product_attention", "cross_entropy",
     )),
     "cdist", "special.ndtr", "quantile", "nanquantile", "cov", "std", "var",
@@ -64,12 +64,7 @@ EVERY_TWELFTH = {name for k, name in enumerate(OPS) if k % 12 == 5}
 
 @pytest.mark.parametrize("name", everyday(OPS, TRANSFORMED | EVERY_TWELFTH))
 def test_call_on_the_torch_executor_is_as_torchs_with_the_same_bits(name: str) -> None:
-    found = []
-    for case in calls.cases(1, [OPS[name]]):
-        for text in calls.grouped(calls.failures(case, ("torch",), ("plain", "grad"))):
-            if not calls.is_expected(name, text):
-                found.append(f"{case} {text}")
-    assert found == []
+    assert surveyed(calls.cases(1, [OPS[name]]), ("torch",), ("plain", "grad")) == []
 
 
 # Faults of formats other than float64, which the first sample has not: results of another dtype,
@@ -108,7 +103,7 @@ def test_call_with_gradients_is_as_torchs_with_the_same_bits(name: str) -> None:
 @pytest.mark.sampled(slow=4)
 @pytest.mark.parametrize("name", OPS)
 def test_call_of_every_sample_is_as_torchs_with_the_same_bits(name: str) -> None:
-    assert surveyed(name, 10**6, ("torch", "numba")) == []
+    assert surveyed(calls.cases(ops=[OPS[name]]), ("torch", "numba")) == []
 
 
 @pytest.mark.slow
@@ -116,19 +111,14 @@ def test_call_of_every_sample_is_as_torchs_with_the_same_bits(name: str) -> None
 @pytest.mark.parametrize("name", OPS)
 def test_call_in_the_interpreter_is_as_torchs_with_the_same_bits(name: str) -> None:
     pytest.importorskip("triton")
-    assert surveyed(name, 1, ("torch", "triton")) == []
+    assert surveyed(calls.cases(1, [OPS[name]]), ("torch", "triton")) == []
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(slow=4)
 @pytest.mark.parametrize("name", OPS)
 def test_call_of_operands_of_any_size_has_the_same_bits(name: str) -> None:
-    found = []
-    for case in calls.sized(OPS[name]):
-        for text in calls.grouped(calls.failures(case)):
-            if not calls.is_expected(name, text):
-                found.append(f"{case} {text}")
-    assert found == []
+    assert surveyed(calls.sized(OPS[name])) == []
 
 
 class Mutant:

@@ -3,7 +3,7 @@
 One table of calls stands for all cached launches: arithmetic, selections, sums, moments, order,
 softmax, products. Each call is made on numbers that tie, cancel and reach the ends of the range, in
 several layouts, and twice, since the second call uses the launch that the first one cached.
-Functions of many numbers are in `test_fused_formulas.py`.
+Functions of many numbers are in `test_fused_formulas.py`; derivatives are in the survey.
 
 Caught mutants: a signature without the shape, the terms, the executor or `keepdim`; a number's zero
 without its sign; results in the memory of an operand or of an earlier result; the index of another
@@ -222,27 +222,6 @@ def test_launch_first_made_in_inference_mode_serves_outside(name: str) -> None:
     outside = CALLS[name](x, y)
     assert_all_same_bits(_parts(outside), _parts(inside), name)
     assert not any(t.is_inference() for t in (*outside, *_parts(outside)))
-
-
-@pytest.mark.parametrize("name", everyday(CALLS, ("selections", "softmax")))
-def test_derivatives_of_launches_have_the_bits_of_the_torch_executor(name: str) -> None:
-    flat = hard(F64, 2, 24, 3)
-    parts = [c.clamp(0.25, 2) if k == 0 else c.clamp(-(2.0**-60), 2.0**-60)
-             for k, c in enumerate(flat)]  # fmt: skip
-    slopes = []
-    for executor in ("torch", "numba"):
-        with mcf.executor(executor):
-            x, y = (
-                mcf.MCFTensor([c[k::2].reshape(3, 4).clone() for c in parts]).requires_grad_()
-                for k in (0, 1)
-            )
-            ends = [r for r in CALLS[name](x, y) if r.requires_grad]
-            if not ends:
-                return
-            weights = [torch.ones_like(r.detach()) * 0.75 for r in ends]
-            found = torch.autograd.grad(ends, (x, y), weights, allow_unused=True)
-            slopes.append(_parts([g for g in found if g is not None]))
-    assert_all_same_bits(slopes[1], slopes[0], name)
 
 
 @pytest.mark.parametrize("call", [operator.mul, lambda x, y: x.sum(), lambda x, y: x < y])

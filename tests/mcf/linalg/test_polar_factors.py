@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.expansions.ops.matrices import polar_factors as real_ones
+from mcf.expansions.ops.matrices import spectral as real_ones
 from mcf.kernels.formats import format_of
 from tests.mcf.linalg.test_other_factors import F64, exact, product, tensor, whole
 

@@ -1,8 +1,9 @@
-"""Implement comparisons by value, `isclose`, and selections such as maximum and clamp."""
+"""Implement comparisons, logic, classification (`isnan`, ...), signs, and the larger of two."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.fused import NO_SCALARS
-from mcf.expansions.dispatch.recorded import watched
-from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.recorded import recorded, watched
+from mcf.expansions.dispatch.registry import implements, overloads
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.launch.fused_formulas import MANY, composed
 from mcf.expansions.launch.operations import compared, selected
+from mcf.expansions.ops.elementary.elementary import differentiable
 from mcf.expansions.ops.shape.movement import where
 from mcf.expansions.promotion import aligned
-from mcf.expansions.tensor import COMPONENTS, MCFTensor, fresh, wrap
+from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, broadcast, fresh, wrap
 from mcf.kernels import registry
 from mcf.kernels.algorithms.closeness import closeness
 from mcf.kernels.formats import FORMATS, FP32, FP64, INT8
@@ -25,6 +27,7 @@ from mcf.kernels.operators import (
     ABS,
     ADD,
     CLAMP,
+    COPYSIGN,
     EQ,
     FMAX,
     FMIN,
@@ -39,44 +42,26 @@ from mcf.kernels.operators import (
     Operation,
     kernel,
 )
+from mcf.reductions.norms import absolute
 
 aten = torch.ops.aten
+Binary = Callable[[Any, Any], Tensor]
 
 
-@implements(aten.lt.Tensor, aten.lt.Scalar)
-def less(x: Any, y: Any) -> Tensor:
-    """Return x < y by value."""
-    return compared(LT, x, y)
+def _comparison(name: str, operation: Operation, exchanged: bool = False) -> Binary:
+    """Register a comparison by value of x and y, or of y and x if `exchanged`."""
+
+    def compare(x: Any, y: Any) -> Tensor:
+        return compared(operation, y, x) if exchanged else compared(operation, x, y)
+
+    packet = getattr(aten, name)
+    return implements(packet.Tensor, packet.Scalar)(compare)
 
 
-@implements(aten.le.Tensor, aten.le.Scalar)
-def less_equal(x: Any, y: Any) -> Tensor:
-    """Return x <= y by value."""
-    return compared(LE, x, y)
-
-
-@implements(aten.gt.Tensor, aten.gt.Scalar)
-def greater(x: Any, y: Any) -> Tensor:
-    """Return x > y by value."""
-    return compared(LT, y, x)
-
-
-@implements(aten.ge.Tensor, aten.ge.Scalar)
-def greater_equal(x: Any, y: Any) -> Tensor:
-    """Return x >= y by value."""
-    return compared(LE, y, x)
-
-
-@implements(aten.eq.Tensor, aten.eq.Scalar)
-def equal(x: Any, y: Any) -> Tensor:
-    """Return x == y by value."""
-    return compared(EQ, x, y)
-
-
-@implements(aten.ne.Tensor, aten.ne.Scalar)
-def not_equal(x: Any, y: Any) -> Tensor:
-    """Return x != y by value; True if either is NaN."""
-    return compared(NE, x, y)
+less, less_equal = _comparison("lt", LT), _comparison("le", LE)
+greater, greater_equal = _comparison("gt", LT, True), _comparison("ge", LE, True)
+# Unlike the others, `not_equal` is True for NaN.
+equal, not_equal = _comparison("eq", EQ), _comparison("ne", NE)
 
 
 @implements(aten.equal.default)
@@ -85,44 +70,26 @@ def all_equal(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and bool(equal(x, y).all())
 
 
-def _nan_or(x: Any, y: Any, x_wins: Tensor) -> Tensor:
-    """Return x where `x_wins` or x is NaN, else y."""
-    a, b = aligned(x, y)
-    return where(a[0].isnan() | (x_wins & ~b[0].isnan()), wrap(a), wrap(b))
+def _selection(operation: Operation, largest: bool, skips_nan: bool) -> Binary:
+    """Register the elementwise maximum or minimum; it skips NaN, or returns it."""
+
+    def select(x: Any, y: Any) -> Tensor:
+        found = selected(operation, x, y)
+        if found is not None:
+            return found
+        a, b = aligned(x, y)
+        first = less_equal(y, x) if largest else less_equal(x, y)
+        if skips_nan:
+            first = first | b[0].isnan()
+        else:
+            first = a[0].isnan() | (first & ~b[0].isnan())
+        return where(first, wrap(a), wrap(b))
+
+    return implements(getattr(aten, operation.name).default)(select)
 
 
-@implements(aten.maximum.default)
-def maximum(x: Any, y: Any) -> Tensor:
-    """Return the elementwise maximum; NaN if either operand is NaN."""
-    found = selected(MAXIMUM, x, y)
-    return _nan_or(x, y, less_equal(y, x)) if found is None else found
-
-
-@implements(aten.minimum.default)
-def minimum(x: Any, y: Any) -> Tensor:
-    """Return the elementwise minimum; NaN if either operand is NaN."""
-    found = selected(MINIMUM, x, y)
-    return _nan_or(x, y, less_equal(x, y)) if found is None else found
-
-
-@implements(aten.fmax.default)
-def fmax(x: Any, y: Any) -> Tensor:
-    """Return the elementwise maximum; the other operand if one is NaN."""
-    found = selected(FMAX, x, y)
-    if found is not None:
-        return found
-    a, b = aligned(x, y)
-    return where(b[0].isnan() | less_equal(y, x), wrap(a), wrap(b))
-
-
-@implements(aten.fmin.default)
-def fmin(x: Any, y: Any) -> Tensor:
-    """Return the elementwise minimum; the other operand if one is NaN."""
-    found = selected(FMIN, x, y)
-    if found is not None:
-        return found
-    a, b = aligned(x, y)
-    return where(b[0].isnan() | less_equal(x, y), wrap(a), wrap(b))
+maximum, minimum = _selection(MAXIMUM, True, False), _selection(MINIMUM, False, False)
+fmax, fmin = _selection(FMAX, True, True), _selection(FMIN, False, True)
 
 
 @implements(aten.clamp.default, aten.clamp.Tensor)
@@ -140,22 +107,9 @@ def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
     return out if max is None else minimum(out, max)
 
 
-@implements(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(x: MCFTensor, min: Any) -> Tensor:
-    """Return max(x, lower)."""
-    return maximum(x, min)
-
-
-@implements(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(x: MCFTensor, max: Any) -> Tensor:
-    """Return min(x, upper)."""
-    return minimum(x, max)
-
-
-@implements(aten.relu.default)
-def relu(x: MCFTensor) -> Tensor:
-    """Return x where it is positive, else 0; NaN for NaN."""
-    return maximum(x, 0)
+implements(aten.clamp_min.default, aten.clamp_min.Tensor)(lambda x, min: maximum(x, min))
+implements(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda x, max: minimum(x, max))
+implements(aten.relu.default)(lambda x: maximum(x, 0))
 
 
 @implements(aten.threshold_backward.default)
@@ -184,28 +138,12 @@ def nan_to_num(
     return where(first == -float("inf"), -top if neginf is None else neginf, out)
 
 
-@implements(aten.is_same_size.default)
-def is_same_size(x: Tensor, y: Tensor) -> bool:
-    """Return whether the shapes are equal."""
-    return x.shape == y.shape
-
-
-@implements(aten._has_same_storage_numel.default)
-def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:
-    """Return whether element counts agree; PyTorch calls this before it sets a tangent."""
-    return x.numel() == y.numel()
-
-
-@implements(torch.ops.prims.add.default)
-def shape_of_sum(x: Tensor, y: Tensor) -> Tensor:
-    """Return x + y; PyTorch calls this for the zero tangent of `sign`."""
-    return x + y
-
-
-@implements(torch.ops.prims.mul.default)
-def shape_of_product(x: Tensor, y: Tensor) -> Tensor:
-    """Return x * y; PyTorch calls this in forward-over-backward differentiation."""
-    return x * y
+implements(aten.is_same_size.default)(lambda x, y: x.shape == y.shape)
+# PyTorch calls these before it sets a tangent, for the zero tangent of `sign`, and in
+# forward-over-backward differentiation.
+implements(aten._has_same_storage_numel.default)(lambda x, y: x.numel() == y.numel())
+implements(torch.ops.prims.add.default)(lambda x, y: x + y)
+implements(torch.ops.prims.mul.default)(lambda x, y: x * y)
 
 
 # Powers of two near both ends of a format's range.
@@ -290,3 +228,89 @@ _CLOSENESS = Operation(
     results=1,
     result=INT8,
 )
+
+
+# The first component decides these; the others are smaller, or 0.
+for _func in overloads(
+    "isnan isinf isfinite isposinf isneginf signbit logical_not nonzero count_nonzero "
+    "count_nonzero.dim_IntList nonzero_static any any.dim any.dims all all.dim all.dims"
+):
+    implements(_func)(lambda x, *a, func=_func, **k: func(x.components[0], *a, **k))
+
+
+def _flip_sign(x: Components, negative: Tensor) -> Components:
+    return tuple(torch.where(negative, -c, c) for c in x)
+
+
+def _sign(x: Components) -> Components:
+    first = x[0].sgn()
+    return first, *(torch.zeros_like(first) for _ in x[1:])
+
+
+@implements(aten.abs.default)
+def magnitude(x: MCFTensor) -> MCFTensor:
+    """Return |x|."""
+    found = selected(ABS, x)
+    return wrap(absolute(x.components)) if found is None else found
+
+
+@implements(aten.sign.default, aten.sgn.default)
+def sign(x: MCFTensor) -> MCFTensor:
+    """Return -1, 0 or 1: the sign of the first component."""
+    return wrap(_sign(x.components))
+
+
+# Above autograd too, since PyTorch's derivatives are plain zeros.
+implements(torch.abs, Tensor.abs, Tensor.__abs__, torch.absolute, Tensor.absolute)(
+    differentiable("abs", magnitude, torch.sign)
+)
+implements(torch.sign, Tensor.sign, torch.sgn, Tensor.sgn)(
+    differentiable("sign", sign, torch.zeros_like)
+)
+
+
+@implements(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(x: Any, y: Any) -> Tensor:
+    """Return |x| with the sign of y, exact."""
+    found = selected(COPYSIGN, x, y)
+    if found is not None:
+        return found
+    a, b = aligned(x, y)
+    a = broadcast(*a, b[0])[:-1]
+    return wrap(_flip_sign(a, a[0].signbit() ^ b[0].signbit()))
+
+
+@implements(torch.copysign, Tensor.copysign)
+def copysign_of(x: Any, y: Any) -> Any:
+    """Return |x| with the sign of y; the gradient of y is zero."""
+    if not recorded(x) and (type(y) in _NUMBERS or (isinstance(y, Tensor) and not y.requires_grad)):
+        return copysign(x, y)
+    signs = y.detach() if isinstance(y, Tensor) and y.requires_grad else y
+    return forward(torch.copysign, (x, signs), {})
+
+
+_NUMBERS = frozenset({int, float})
+
+
+def _nonzero(x: Any) -> Tensor:
+    result: Tensor = x != 0
+    return result
+
+
+implements(aten.logical_and.default)(lambda x, y: _nonzero(x) & _nonzero(y))
+implements(aten.logical_or.default)(lambda x, y: _nonzero(x) | _nonzero(y))
+implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
+
+
+@implements(aten.heaviside.default)
+def heaviside(x: Any, values: Any) -> Tensor:
+    """Return 0 for x < 0, 1 for x > 0 and `values` for x = 0."""
+    if x.dtype is not values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    return composed(_step, *map(wrap, aligned(x, values)))  # type: ignore[no-any-return]
+
+
+def _step(o: Any, x: Any, values: Any) -> Any:
+    # Neither comparison holds for zero and NaN; NaN propagates.
+    step = o(WHERE, o(LT, x, 0.0), 0.0, o(WHERE, o(LT, 0.0, x), 1.0, x))
+    return o(WHERE, o(EQ, x, 0.0), values, step)

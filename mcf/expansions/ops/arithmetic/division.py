@@ -29,11 +29,12 @@ from mcf.kernels.formats import FORMATS, FP64, Format, format_of
 from mcf.kernels.operators import SUB
 from mcf.kernels.register_choice import registers_for
 
-# Maps the components of two expansions, a format and terms to the result's components, or None.
-_OfRows = Callable[[Sequence[float], Sequence[float], Format, int], Sequence[float] | None]
+# Maps the components of two expansions, whether to round towards zero, a format and terms to the
+# result's components, or None.
+_OfRows = Callable[[Sequence[float], Sequence[float], bool, Format, int], Sequence[float] | None]
 
 
-def on_rows(function: _OfRows, x: Any, y: Any) -> MCFTensor | None:
+def _on_rows(function: _OfRows, towards_zero: bool, x: Any, y: Any) -> MCFTensor | None:
     """Apply a function to a small tensor and a tensor of its format and shape or a number; or None.
 
     None means that the operands are unsupported.
@@ -61,7 +62,7 @@ def on_rows(function: _OfRows, x: Any, y: Any) -> MCFTensor | None:
         return None
     found = []
     for a, b in zip(rows(COMPONENTS[terms](own)), divisors, strict=True):
-        row = function(a, b, fmt, terms)
+        row = function(a, b, towards_zero, fmt, terms)
         if row is None:
             return None
         found.append(row)
@@ -75,43 +76,23 @@ def on_rows(function: _OfRows, x: Any, y: Any) -> MCFTensor | None:
 _LARGEST = 2**63
 
 
-def modulo_rows(towards_zero: bool) -> _OfRows:
-    """Return the function of fmod (towards zero) or remainder."""
-
-    def of_row(a: Sequence[float], b: Sequence[float], fmt: Format, terms: int) -> Any:
-        return modulo(a, b, towards_zero, fmt, terms)
-
-    return of_row
-
-
-def quotient_rows(towards_zero: bool) -> _OfRows:
-    """Return the function of x / y rounded towards zero, or down."""
-
-    def of_row(a: Sequence[float], b: Sequence[float], fmt: Format, terms: int) -> Any:
-        return quotient(a, b, towards_zero, fmt, terms)
-
-    return of_row
-
-
 aten = torch.ops.aten
 
 # Smaller tensors are rounded as fractions on the CPU: kernels take seconds to compile.
 _FEWEST = 256
-_FMOD, _REMAINDER = modulo_rows(True), modulo_rows(False)
-_WHOLE = {"floor": quotient_rows(False), "trunc": quotient_rows(True)}
 
 
 @implements(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(x: Any, y: Any) -> MCFTensor:
     """Return x - y trunc(x / y)."""
-    found = on_rows(_FMOD, x, y)
+    found = _on_rows(modulo, True, x, y)
     return of_two("fmod", x, y) if found is None else found
 
 
 @implements(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> MCFTensor:
     """Return x - y floor(x / y)."""
-    found = on_rows(_REMAINDER, x, y)
+    found = _on_rows(modulo, False, x, y)
     return of_two("remainder", x, y) if found is None else found
 
 
@@ -124,7 +105,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         raise ValueError(
             f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
         )
-    found = on_rows(_WHOLE[rounding_mode], x, y)
+    found = _on_rows(quotient, rounding_mode == "trunc", x, y)
     if found is not None:
         return found
     function = floor_quotient if rounding_mode == "floor" else trunc_quotient
@@ -134,7 +115,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 @implements(aten.floor_divide.default)
 def floor_divide(x: Any, y: Any) -> Tensor:
     """Return floor(x / y)."""
-    found = on_rows(_WHOLE["floor"], x, y)
+    found = _on_rows(quotient, False, x, y)
     return torch.div(x, y, rounding_mode="floor") if found is None else found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +13,12 @@ from torch import Tensor
 from mcf.elementary.declarations import COMPOSED, PROGRAMS, Program
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import FUNCTIONS
-from mcf.expansions.dispatch.recorded import pulled_back, recorded, transformed, watched
-from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import pulled_back, recorded, transformed
+from mcf.expansions.dispatch.registry import UnsupportedError, forms, implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.launch.calls import SMALL
-from mcf.expansions.launch.operations import rounded_number, selected
-from mcf.expansions.ops.arithmetic.powers_of_two import inverse_power
+from mcf.expansions.launch.operations import selected
+from mcf.expansions.ops.arithmetic.constants import inverse_power
 from mcf.expansions.ops.forms.inside_transforms import by_element, implements_inside
 from mcf.expansions.promotion import check_broadcast, operands
 from mcf.expansions.tensor import MCFTensor, wrap
@@ -100,12 +99,6 @@ def _undifferentiated(torch_name: str, function: Unary) -> Unary:
     return run
 
 
-def _forms(name: str) -> list[Any]:
-    """Return the functions of PyTorch with this name."""
-    owners = (torch, Tensor, torch.special, F)
-    return [getattr(owner, name) for owner in owners if hasattr(owner, name)]
-
-
 def _operator(name: str) -> Any:
     return getattr(aten, name if hasattr(aten, name) else f"special_{name}").default
 
@@ -119,7 +112,7 @@ def register(name: str, program: Program) -> None:
         implements(_operator(other))(_undifferentiated(other, function))
     if program.derivative is not None:
         for other in (*program.torch, *program.undifferentiated):
-            implements(*_forms(other))(getattr(of, name))
+            implements(*forms(other, torch.special, F))(getattr(of, name))
 
 
 for _name, _program in [*PROGRAMS.items()]:
@@ -129,54 +122,16 @@ _pdf_inside: Any = by_element("normal_pdf", of.normal_pdf, lambda x: -x * _pdf_i
 implements_inside("special_ndtr")(by_element("normal_cdf", of.normal_cdf, lambda x: _pdf_inside(x)))
 
 
-# Operators called by PyTorch's derivatives.
-
-
-@implements(aten.tanh_backward.default)
-def tanh_backward(grad: Any, result: Any) -> Any:
-    """Return the gradient of tanh in terms of its result."""
-    return grad * (1 - result * result)
-
-
-@implements(aten.sigmoid_backward.default)
-def sigmoid_backward(grad: Any, result: Any) -> Any:
-    """Return the gradient of the logistic function in terms of its result."""
-    return grad * ((1 - result) * result)
-
-
-def _filled(x: float, y: MCFTensor) -> MCFTensor | None:
-    """Return a number expanded to a small tensor's format and shape; None if unsupported."""
-    own = y.__dict__
-    first, terms = own["_c0"], own["_terms"]
-    if type(first) is not Tensor or first.numel() > SMALL or watched():
-        return None
-    kind = x, math.copysign(1.0, x), first.dtype, terms, first.shape, first.device
-    return _known_copies(*kind) if first.numel() <= _FEW else _copies(*kind)
-
-
-# Largest size of expanded numbers that are cached; they are never written to.
-_FEW = 64
-
-
-def _copies(
-    x: float, sign: float, dtype: torch.dtype, terms: int, shape: torch.Size, device: torch.device
-) -> MCFTensor | None:
-    number = rounded_number(x, sign, dtype, terms, device)
-    if number is None:
-        return None
-    with torch.inference_mode(False):
-        parts = [c.expand(shape).contiguous().clone() for c in number]
-        parts += [torch.zeros_like(parts[0]) for _ in range(terms - len(parts))]
-        return wrap(parts)
-
-
-_known_copies = functools.lru_cache(256)(_copies)
+# Gradients of tanh and the logistic function by their results, for PyTorch's derivatives.
+implements(aten.tanh_backward.default)(lambda grad, result: grad * (1 - result * result))
+implements(aten.sigmoid_backward.default)(lambda grad, result: grad * ((1 - result) * result))
 
 
 def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
     """Evaluate a named elementary function of two expansions, plain tensors or numbers."""
-    filled = _filled(x, y) if type(x) in (int, float) and type(y) is MCFTensor else None
-    found = selected(Formula(name), x if filled is None else filled, y)
+    if type(x) in (int, float) and type(y) is MCFTensor:
+        x = tensor(x, y.terms, y.dtype, y.device)
+    found = selected(Formula(name), x, y)
     if found is not None:
         return found
     function = function or FUNCTIONS[name]
@@ -187,10 +142,8 @@ def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
     return wrap(function(padded(a, terms), b))
 
 
-@implements(aten.atan2.default)
-def atan2(y: Any, x: Any) -> MCFTensor:
-    """Return the angle of the point (x, y)."""
-    return of_two("atan2", y, x)
+atan2 = implements(aten.atan2.default)(functools.partial(of_two, "atan2"))
+implements(aten.hypot.default)(functools.partial(of_two, "hypot"))
 
 
 class _Angle(torch.autograd.Function):
@@ -225,13 +178,6 @@ class _Angle(torch.autograd.Function):
 
 @implements(torch.atan2, Tensor.atan2, torch.arctan2, Tensor.arctan2)
 def _angle_of(input: Any, other: Any) -> Any:
-    ours = pulled_back((input, other))
-    if not ours:
+    if not pulled_back((input, other)):
         return forward(torch.atan2, (input, other), {})
     return _Angle.apply(input, other)  # type: ignore[no-untyped-call]
-
-
-@implements(aten.hypot.default)
-def hypot(x: Any, y: Any) -> MCFTensor:
-    """Return sqrt(x^2 + y^2)."""
-    return of_two("hypot", x, y)

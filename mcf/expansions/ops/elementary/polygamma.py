@@ -28,7 +28,7 @@ from mcf.elementary.gamma_series import bernoulli
 from mcf.expansions.conversion import promote
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
-from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.arithmetic.constants import in_format
 from mcf.expansions.ops.elementary.elementary import Unary, computed, differentiable, of
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import FP64, format_of

@@ -1,7 +1,13 @@
-"""Implement functions composed of others: angles, sinc, xlogy, entr, logit, mvlgamma."""
+"""Implement functions composed of others: angles, sinc, xlogy, entr, logit, mvlgamma, polynomials.
+
+Orthogonal polynomials are evaluated by recurrences: from p_0 = 1 and p_{-1} = 0,
+p_{k+1} = (a_k x + b_k) p_k - c_k p_{k-1} (Abramowitz and Stegun 1964, table 22.7). The recurrences
+run upwards, which is stable where the polynomials oscillate and where they grow.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -12,10 +18,12 @@ from mcf.elementary import fixed
 from mcf.elementary.series import spherical_weight
 from mcf.expansions.conversion import promote
 from mcf.expansions.creation import tensor
+from mcf.expansions.dispatch.recorded import DERIVATIVES
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.elementary.constants import beside, constant, in_format
+from mcf.expansions.ops.arithmetic.constants import constant, difference, in_format
 from mcf.expansions.ops.elementary.elementary import differentiable
+from mcf.expansions.ops.forms.natives import valued
 from mcf.expansions.tensor import MCFTensor
 
 aten = torch.ops.aten
@@ -91,29 +99,28 @@ _sinc_slope = differentiable(
         -constant(fixed.pi() * fixed.pi() >> fixed.BITS, x) * (_sinc_of(x) - 2 * _sinc_weight(x))
     ),
 )
+# sin(pi x) / (pi x); x is reduced before the product with pi.
 _sinc_of: Any = differentiable("sinc", _sinc, lambda x: _sinc_slope(x))
+implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)(_sinc_of)
 
 
-@implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)
-def sinc(x: Any) -> Any:
-    """Return sin(pi x) / (pi x); x is reduced before the product with pi."""
-    return _sinc_of(x)
+def _multiple_of_log(x: Any, y: Any, log: Any, least: int) -> Any:
+    """Return x log(y); 0 for x = 0 unless y is NaN. The logarithm is of numbers above `least`."""
+    a, b = map(promote, _tensors(x, y))
+    idle = (a == 0) & ((b <= least) | (b == torch.inf))
+    return a * log(torch.where(idle, least + 1, b))
 
 
 @implements(torch.xlogy, Tensor.xlogy, torch.special.xlogy, aten.xlogy.Tensor)
 def xlogy(x: Any, y: Any) -> Any:
-    """Return x log(y); 0 for x = 0 unless y is NaN."""
-    a, b = map(promote, _tensors(x, y))
-    idle = (a == 0) & ((b <= 0) | (b == torch.inf))
-    return a * torch.log(torch.where(idle, 1, b))
+    """Return x log(y)."""
+    return _multiple_of_log(x, y, torch.log, 0)
 
 
 @implements(torch.special.xlog1py, aten.special_xlog1py.default)
 def xlog1py(x: Any, y: Any) -> Any:
-    """Return x log(1 + y); 0 for x = 0 unless y is NaN."""
-    a, b = map(promote, _tensors(x, y))
-    idle = (a == 0) & ((b <= -1) | (b == torch.inf))
-    return a * torch.log1p(torch.where(idle, 0, b))
+    """Return x log(1 + y)."""
+    return _multiple_of_log(x, y, torch.log1p, -1)
 
 
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
@@ -127,6 +134,7 @@ def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _entr(x: Any) -> Any:
+    """Return -x log(x); 0 for x = 0, -inf for x < 0."""
     inside = x > 0
     value = -x * torch.log(torch.where(inside | x.isnan(), x, 1))
     return torch.where(x < 0, -torch.inf, torch.where(x == 0, 0, value))
@@ -134,19 +142,15 @@ def _entr(x: Any) -> Any:
 
 def _entr_slope(x: Any) -> Any:
     """Return -log(x) - 1; near 1/e as -log(1 + e d) with d = x - 1/e."""
-    d = beside(x, fixed.to_fraction(fixed.exp(-fixed.ONE)))
+    d = difference(x, fixed.to_fraction(fixed.exp(-fixed.ONE)))
     near = d.abs() < 0.125
     slope = torch.log1p(torch.where(near, d, 0) * constant(fixed.exp(fixed.ONE), x))
     return -torch.where(near, slope, torch.log(torch.where(near, 1, x)) + 1)
 
 
-_entr_of = differentiable("entr", _entr, differentiable("entr_1", _entr_slope, lambda x: -1 / x))
-
-
-@implements(torch.special.entr, aten.special_entr.default)
-def entr(x: Any) -> Any:
-    """Return -x log(x); 0 for x = 0, -inf for x < 0."""
-    return _entr_of(x)
+implements(torch.special.entr, aten.special_entr.default)(
+    differentiable("entr", _entr, differentiable("entr_1", _entr_slope, lambda x: -1 / x))
+)
 
 
 def _logit(x: Any) -> Any:
@@ -195,3 +199,77 @@ def mvlgamma(input: Any, p: int) -> Any:
     for j in range(p):
         total = total + torch.lgamma(torch.where(inside, x - j / 2, outside))
     return total
+
+
+# Maps k to the integers a_k d_k, b_k d_k, c_k d_k and d_k.
+Recurrence = Callable[[int], tuple[int, int, int, int]]
+
+
+def _chebyshev(first: int, constant: int) -> Recurrence:
+    return lambda k: (2, 0, 1, 1) if k else (first, constant, 0, 1)
+
+
+_RECURRENCES: dict[str, Recurrence] = {
+    "chebyshev_polynomial_t": _chebyshev(1, 0),
+    "chebyshev_polynomial_u": _chebyshev(2, 0),
+    "chebyshev_polynomial_v": _chebyshev(2, -1),
+    "chebyshev_polynomial_w": _chebyshev(2, 1),
+    "hermite_polynomial_h": lambda k: (2, 0, 2 * k, 1),
+    "hermite_polynomial_he": lambda k: (1, 0, k, 1),
+    "laguerre_polynomial_l": lambda k: (-1, 2 * k + 1, k, k + 1),
+    "legendre_polynomial_p": lambda k: (2 * k + 1, 0, k, k + 1),
+}
+
+
+def _orders(n: Any) -> Any:
+    """Return the orders n rounded towards zero as in PyTorch: an int, or an int64 tensor."""
+    if not isinstance(n, Tensor):
+        return int(n)
+    whole = n.detach().trunc().to(torch.int64)
+    return int(whole) if whole.dim() == 0 else whole
+
+
+def _next(recurrence: Recurrence, k: int, x: Any, now: Any, before: Any) -> Any:
+    a, b, c, d = recurrence(k)
+    rising = now * (a * x + b) if b else now * x * a
+    total = rising - before * c if c else rising
+    return total / d if d > 1 else total
+
+
+def _evaluated(recurrence: Recurrence, x: Any, n: Any) -> Any:
+    order = _orders(n)
+    if isinstance(order, int):
+        if order < 0:  # as in PyTorch
+            return torch.zeros_like(x)
+        before, now = torch.zeros_like(x), torch.ones_like(x)
+        for k in range(order):
+            before, now = now, _next(recurrence, k, x, now, before)
+        return now
+    shape = torch.broadcast_shapes(x.shape, order.shape)  # type: ignore[no-untyped-call]
+    x, order = x.expand(shape), order.expand(shape)
+    before, now, result = torch.zeros_like(x), torch.ones_like(x), torch.zeros_like(x)
+    for k in range(int(order.max()) + 1 if order.numel() else 0):
+        result = torch.where(order == k, now, result)
+        before, now = now, _next(recurrence, k, x, now, before)
+    return result
+
+
+def _register(name: str, recurrence: Recurrence, shifted: bool) -> None:
+    function = getattr(torch.special, f"shifted_{name}" if shifted else name)
+
+    def polynomial(input: Any, n: Any) -> Any:
+        x = input if isinstance(input, MCFTensor) else in_format(input, n)
+        return _evaluated(recurrence, 2 * x - 1 if shifted else x, n)
+
+    polynomial.__doc__ = f"Return {function.__name__} of order n at the first argument."
+    implements(function)(polynomial)
+    packet = getattr(aten, f"special_{function.__name__.removeprefix('special_')}")
+    # PyTorch takes the derivative to be zero.
+    for operator in (packet.default, packet.n_scalar):
+        valued(operator, function, DERIVATIVES)
+
+
+for _name, _recurrence in _RECURRENCES.items():
+    _register(_name, _recurrence, shifted=False)
+    if _name.startswith("chebyshev"):
+        _register(_name, _recurrence, shifted=True)

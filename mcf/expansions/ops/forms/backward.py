@@ -63,28 +63,16 @@ def _formatted(outputs: Any, grads: Any) -> Any:
     return tuple(_formatted(y, g) for y, g in zip(several, grads, strict=True))
 
 
-@implements(torch.autograd.backward)
+@implements(torch.autograd.backward, Tensor.backward)
 def backward(
     tensors: Any, grad_tensors: Any = None, *args: Any, inputs: Any = None, **options: Any
 ) -> None:
-    """Implement `torch.autograd.backward`."""
+    """Implement `torch.autograd.backward` and `Tensor.backward`."""
     options["inputs"] = inputs
     if torch.compiler.is_compiling():
         forward(torch.autograd.backward, (tensors, grad_tensors, *args), options)
     else:
         _BACKWARD(tensors, _formatted(tensors, grad_tensors), *args, **options)
-
-
-@implements(Tensor.backward)
-def of_tensor(
-    tensor: Tensor,
-    gradient: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> None:
-    """Implement `Tensor.backward`."""
-    backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 @implements(torch.autograd.grad)

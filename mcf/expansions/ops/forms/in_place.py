@@ -20,7 +20,7 @@ from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.registry import (
     DERIVED,
     INTO,
-    OPERATORS,
+    WRITES,
     UnsupportedError,
     is_in_place,
     readable,
@@ -28,12 +28,6 @@ from mcf.expansions.dispatch.registry import (
     unsupported,
 )
 from mcf.expansions.launch.operations import into, shares_part
-from mcf.expansions.ops.arithmetic.arithmetic import (
-    addcdiv_into,
-    addcmul_into,
-    lerp_into,
-    multiple_into,
-)
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels import operators
 from mcf.kernels.operators import COMPARISONS, Operation
@@ -112,6 +106,12 @@ def _same_device(name: str, result: Tensor, target: Tensor) -> None:
         )
 
 
+def _is_written(func: OpOverload, target: Any, args: tuple[Any, ...], named: Any) -> bool:
+    """Write a functional operator's result into the target by one launch, if `WRITES` has one."""
+    write = WRITES.get(func)
+    return write is not None and write(target, args, **named)
+
+
 def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator that writes to its first argument."""
     if "out" in kwargs or not writes_first(func):
@@ -122,8 +122,11 @@ def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             f"{readable(func)} would round its result to a plain tensor; use the form that "
             "returns a new tensor"
         )
+    functional = _functional(func)
+    if _is_written(functional, target, args, kwargs):
+        return target
     _check_memory(func, target, args)
-    result = run(_functional(func), args, kwargs)
+    result = run(functional, args, kwargs)
     if result.shape != target.shape:
         raise RuntimeError(
             f"{readable(func)}: the result has shape {list(result.shape)} and cannot be written "
@@ -140,8 +143,10 @@ def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return NotImplemented
     target = kwargs["out"]
     rest = {k: v for k, v in kwargs.items() if k != "out"}
-    _check_memory(func, target, args)
     functional = _without_out(func)
+    if functional is not None and _is_written(functional, target, args, rest):
+        return target
+    _check_memory(func, target, args)
     if functional is not None and any(isinstance(x, MCFTensor) for x in args):
         result = run(functional, args, rest)
     else:
@@ -189,128 +194,52 @@ _RESIZED = (
 DERIVED.extend((into_out, in_place))
 
 
-# Maps the arguments of an overload to the operands of a kernel.
-Read = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+# Arguments of a functional operator -> operands of the operation that computes it.
+Read = Callable[..., tuple[Any, ...]]
 
 
-def _as_given(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return args
-
-
-def _exchanged(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return args[::-1]
-
-
-def _twice(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return args + args
-
-
-def _positive_part(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*args, 0)
-
-
-def _chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    x, mask, value = args
-    return mask, value, x
-
-
-# write(target, args, **named) writes a result into a tensor; it returns False if unsupported.
-Write = Callable[..., bool]
-
-
-def _register(func: OpOverload, count: int, write: Write, truth: bool = False) -> None:
-    """Register a direct implementation of an overload, with `ops.in_place` as fallback.
-
-    Args:
-        func: the overload.
-        count: the number of positional arguments that `write` supports.
-        write: returns False, with nothing written, for unsupported targets and arguments.
-        truth: whether the target is a plain bool tensor.
-    """
-    derived = in_place if writes_first(func) else into_out
-
-    def implementation(*args: Any, **kwargs: Any) -> Any:
-        target = kwargs["out"] if "out" in kwargs else args[0]
-        if isinstance(target, MCFTensor) is not truth and len(args) == count:
-            named = {k: v for k, v in kwargs.items() if k != "out"}
-            if write(target, args, **named):
-                return target
-        return derived(func, args, kwargs)
-
-    # `implements` would correct aliasing; these return the argument itself.
-    OPERATORS[func] = implementation
-
-
-def _writes(
-    operation: Operation | Formula,
-    name: str,
-    *overloads: str,
-    count: int | None = None,
-    read: Read = _as_given,
-) -> None:
-    """Register the forms of an operator that write into an argument.
+def _writes(operation: Operation | Formula, name: str, read: Read = lambda *args: args) -> None:
+    """Let the forms of an operator that write into an argument do so by one launch.
 
     Args:
         operation: the operation that computes the result.
         name: the operator's name in aten.
-        *overloads: overload names; a leading "_" means the in-place operator, else `out=`.
-        count: the number of arguments; None for that of the operation.
-        read: maps the arguments to the operation's operands.
+        read: maps the operator's arguments to the operation's operands.
     """
+    count, truth = len(operation.arguments), operation in COMPARISONS
 
-    def write(target: Any, args: tuple[Any, ...], alpha: Any = 1) -> bool:
-        if alpha != 1:
-            x, y = args
-            return multiple_into(operation, target, x, y, alpha)
-        return into(operation, read(args), target)
+    def write(target: Any, args: tuple[Any, ...], **named: Any) -> bool:
+        values = read(*args)
+        if named or len(values) != count or isinstance(target, MCFTensor) is truth:
+            return False
+        return into(operation, values, target)
 
-    for form in overloads:
-        packet = getattr(aten, name + "_" if form.startswith("_") else name)
-        func = getattr(packet, form.removeprefix("_"))
-        _register(func, count or len(operation.arguments), write, operation in COMPARISONS)
+    packet = getattr(aten, name)
+    for overload in packet.overloads():
+        WRITES[getattr(packet, overload)] = write
 
 
-for _name in ("add", "sub", "mul", "div"):
-    _writes(getattr(operators, _name.upper()), _name, "out", "_Tensor", "_Scalar")
-for _name in ("sqrt", "reciprocal", "rsqrt", "abs"):
-    _writes(getattr(operators, _name.upper()), _name, "out", "_default")
-for _name in ("lt", "le", "eq", "ne"):
-    _writes(getattr(operators, _name.upper()), _name, "Tensor_out", "Scalar_out")
-_writes(operators.LT, "gt", "Tensor_out", "Scalar_out", read=_exchanged)
-_writes(operators.LE, "ge", "Tensor_out", "Scalar_out", read=_exchanged)
-for _name in ("maximum", "minimum", "fmax", "fmin"):
-    _writes(getattr(operators, _name.upper()), _name, "out")
-_writes(operators.WHERE, "where", "self_out")
-_writes(operators.MAXIMUM, "clamp_min", "out", "_default")
-_writes(operators.MINIMUM, "clamp_max", "out", "_default")
-_writes(operators.MAXIMUM, "relu", "_default", count=1, read=_positive_part)
-_writes(operators.MUL, "square", "out", "_default", count=1, read=_twice)
-_writes(operators.WHERE, "masked_fill", "_Scalar", read=_chosen)
-_writes(operators.COPYSIGN, "copysign", "out", "_Tensor", "_Scalar")
-_writes(operators.CLAMP, "clamp", "out", "Tensor_out", "_default", "_Tensor")
+for _name in (
+    "mul div sqrt reciprocal rsqrt abs lt le eq ne maximum minimum fmax fmin where copysign clamp"
+).split():
+    _writes(getattr(operators, _name.upper()), _name)
+_writes(operators.LT, "gt", lambda x, y: (y, x))
+_writes(operators.LE, "ge", lambda x, y: (y, x))
+_writes(operators.MAXIMUM, "clamp_min")
+_writes(operators.MINIMUM, "clamp_max")
+_writes(operators.MAXIMUM, "relu", lambda x: (x, 0))
+_writes(operators.MUL, "square", lambda x: (x, x))
+_writes(
+    operators.WHERE,
+    "masked_fill",
+    # A number with dimensions is an error.
+    lambda x, mask, value: () if isinstance(value, Tensor) else (mask, value, x),
+)
 for _name in (
     "exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
     "sigmoid erf erfc floor ceil round trunc lgamma digamma hypot atan2"
 ).split():
-    _writes(Formula(_name), _name, "out", "_default")
-
-
-def _into(function: Callable[..., bool]) -> Write:
-    """Return a Write that also refuses targets that share part of an operand's memory."""
-
-    def write(target: Any, args: tuple[Any, ...], **factor: Any) -> bool:
-        return not shares_part(target, args) and function(target, *args, **factor)
-
-    return write
-
-
-for _function, _overloads in (
-    (lerp_into, (aten.lerp.Scalar_out, aten.lerp.Tensor_out, aten.lerp_.Scalar, aten.lerp_.Tensor)),
-    (addcmul_into, (aten.addcmul.out, aten.addcmul_.default)),
-    (addcdiv_into, (aten.addcdiv.out, aten.addcdiv_.default)),
-):
-    for _overload in _overloads:
-        _register(_overload, 3, _into(_function))
+    _writes(Formula(_name), _name)
 
 
 def _readable_name(func: Any) -> str:

@@ -29,31 +29,15 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "maximum_": Tensor.clamp_min_,
     "minimum_": Tensor.clamp_max_,
 }
-# Keyword of the last factor, which is positional in the list functions.
-_FACTORS = {"addcdiv": "value", "addcmul": "value"}
 
 
-def _single(name: str) -> Callable[..., Any] | None:
-    """Return the function of one tensor, or None if there is none."""
-    found = _OTHERS.get(name) or getattr(Tensor, name, None)
-    factor = _FACTORS.get(name.removesuffix("_"))
-    if found is None or factor is None:
-        return found
-    function = found
-
-    def scaled(x: Any, y: Any, z: Any, value: Any = 1) -> Any:
-        return function(x, y, z, **{factor: value})
-
-    return scaled
-
-
-def _listed(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
+def _of(value: Any, k: int) -> Any:
+    """Return the k-th of several values, or the value for all tensors."""
+    return value[k] if isinstance(value, (list, tuple)) else value
 
 
 def _register(name: str) -> None:
-    function = _single(name)
-    whole: Any = getattr(torch, _PREFIX + name)
+    function = _OTHERS.get(name) or getattr(Tensor, name, None)
     if function is None:
         return
 
@@ -61,16 +45,17 @@ def _register(name: str) -> None:
         # List functions use other keywords for the second operand and for their scalars.
         values = [*args, *(v for k, v in kwargs.items() if k not in _NAMED)]
         named = {k: v for k, v in kwargs.items() if k in _NAMED}
-        if name.startswith("addc") and len(values) == 4 and isinstance(values[3], Tensor):
-            values[3] = values[3].tolist()
-        lists = [v for v in values if _listed(v)]
-        count = _count(lists)
+        if name.startswith("addc") and len(values) == 4:
+            factor = values.pop()
+            named["value"] = factor.tolist() if isinstance(factor, Tensor) else factor
+        lists = [v for v in (*values, *named.values()) if isinstance(v, (list, tuple))]
         results = [
-            function(*(v[k] if _listed(v) else v for v in values), **named) for k in range(count)
+            function(*(_of(v, k) for v in values), **{n: _of(v, k) for n, v in named.items()})
+            for k in range(_count(lists))
         ]
         return lists[0] if name.endswith("_") else tuple(results)
 
-    implements(whole)(of_each)
+    implements(getattr(torch, _PREFIX + name))(of_each)
 
 
 # Keywords that the functions of one tensor share.

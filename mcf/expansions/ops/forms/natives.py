@@ -92,6 +92,26 @@ def of_first(forward: Any, backward: Any, function: Function, by_element: bool =
         return pulled(lambda x: function(x, *args, **kwargs), (x,), grad, (True,))[0]
 
 
+def valued(operator: Any, function: Any, refused: frozenset[str] = frozenset()) -> None:
+    """Register an operator whose derivative PyTorch composes of other operators, or lacks.
+
+    Args:
+        operator: the operator.
+        function: computes it above autograd.
+        refused: the transforms under which PyTorch's derivative differs from ours.
+    """
+
+    @implements(operator)
+    def value(*args: Any, **kwargs: Any) -> Any:
+        if refused and transformed(refused):
+            kinds = "jvp" if refused is FORWARD else "grad, vjp or jvp"
+            raise UnsupportedError(
+                f"{readable(operator)} under torch.func.{kinds}: torch's derivative differs from "
+                "ours; use backward or torch.autograd.grad"
+            )
+        return above(function, *args, **kwargs)
+
+
 def _convolution(
     x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
@@ -103,10 +123,8 @@ def _convolution(
     return getattr(torch, f"conv{dims}d")(x, w, b, stride, padding, dilation, groups)
 
 
-@implements(aten.convolution.default)
-def convolution(*args: Any) -> Any:
-    """Implement `conv1d` to `conv3d` and their transposes."""
-    return above(_convolution, *args)
+# `conv1d` to `conv3d` and their transposes.
+valued(aten.convolution.default, _convolution)
 
 
 @implements(aten.convolution_backward.default)
@@ -122,23 +140,21 @@ def convolution_backward(
 
 def _pooled(dims: int) -> None:
     average: Any = getattr(F, f"avg_pool{dims}d")
+    largest: Any = getattr(nn, f"max_pool{dims}d_with_indices")
+    adapted: Any = getattr(nn, f"adaptive_avg_pool{dims}d")
 
-    def averaged(x: Any, size: Any, stride: Any = (), *rest: Any, **named: Any) -> Any:
-        return average(x, size, list(stride) or None, *rest, **named)
+    def of_windows(function: Any) -> Function:
+        return lambda x, size, stride=(), *rest: function(x, size, list(stride) or None, *rest)
 
     name = f"avg_pool{dims}d"
-    of_first(getattr(aten, name).default, getattr(aten, f"{name}_backward").default, averaged)
-
-    largest: Any = getattr(nn, f"max_pool{dims}d_with_indices")
-    adaptive: Any = getattr(nn, f"adaptive_max_pool{dims}d")
-
-    @implements(getattr(aten, f"max_pool{dims}d_with_indices").default)
-    def max_pool(x: Tensor, size: Any, stride: Any = (), *rest: Any) -> Any:
-        return above(largest, x, size, list(stride) or None, *rest)
-
-    @implements(getattr(aten, f"adaptive_max_pool{dims}d").default)
-    def adaptive_max_pool(x: Tensor, size: Any) -> Any:
-        return above(adaptive, x, size)
+    of_first(
+        getattr(aten, name).default, getattr(aten, f"{name}_backward").default, of_windows(average)
+    )
+    valued(getattr(aten, f"max_pool{dims}d_with_indices").default, of_windows(largest))
+    name = f"adaptive_max_pool{dims}d"
+    valued(getattr(aten, name).default, getattr(nn, name))
+    name = f"_adaptive_avg_pool{dims}d"
+    valued(getattr(aten, name).default, adapted)
 
     @implements(
         getattr(aten, f"max_pool{dims}d_with_indices_backward").default,
@@ -154,13 +170,7 @@ def _pooled(dims: int) -> None:
 
         return pulled(taken, (x,), grad, (True,))[0]
 
-    adapted: Any = getattr(nn, f"adaptive_avg_pool{dims}d")
-
-    @implements(getattr(aten, f"_adaptive_avg_pool{dims}d").default)
-    def adaptive_avg_pool(x: Tensor, size: Any) -> Any:
-        return above(adapted, x, size)
-
-    @implements(getattr(aten, f"_adaptive_avg_pool{dims}d_backward").default)
+    @implements(getattr(aten, f"{name}_backward").default)
     def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Any:
         return pulled(lambda x: adapted(x, grad.shape[-dims:]), (x,), grad, (True,))[0]
 
@@ -169,17 +179,13 @@ for _dims in (2, 3):
     _pooled(_dims)
 
 
-def _padded(mode: str) -> Function:
-    return lambda x, padding: F.pad(x, list(padding), mode)
-
-
 for _mode, _function in (("reflection", "reflect"), ("replication", "replicate")):
     for _dims in (1, 2, 3):
         _name = f"{_mode}_pad{_dims}d"
         of_first(
             getattr(aten, _name).default,
             getattr(aten, f"{_name}_backward").default,
-            _padded(_function),
+            lambda x, padding, mode=_function: F.pad(x, list(padding), mode),
         )
 
 
@@ -211,9 +217,7 @@ for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d",
 def _sampled(name: str) -> None:
     function: Any = getattr(torch, name)
 
-    @implements(getattr(aten, name).default)
-    def value(x: Tensor, grid: Tensor, *options: Any) -> Any:
-        return above(function, x, grid, *options)
+    valued(getattr(aten, name).default, function)
 
     @implements(getattr(aten, f"{name}_backward").default)
     def slope(grad: Tensor, x: Tensor, grid: Tensor, *options: Any) -> Any:
@@ -225,7 +229,8 @@ for _name in ("grid_sampler_2d", "grid_sampler_3d"):
     _sampled(_name)
 
 
-_REDUCTIONS = ("none", "mean", "sum")
+# The names of PyTorch's reductions 0, 1 and 2.
+REDUCTIONS = ("none", "mean", "sum")
 _MEAN = 1
 
 
@@ -245,7 +250,7 @@ def _loss(name: str, function: Any, *names: str) -> None:
     def value(x: Tensor, target: Tensor, *rest: Any, **named: Any) -> Any:
         options = given(rest, named)
         _check_loss(name, x, target)
-        options["reduction"] = _REDUCTIONS[options["reduction"]]
+        options["reduction"] = REDUCTIONS[options["reduction"]]
         return above(function, x, target, **options)
 
     @implements(getattr(aten, f"{name}_backward").default)
@@ -286,7 +291,7 @@ _loss("binary_cross_entropy", F.binary_cross_entropy, "weight", "reduction")
 def _margin(
     x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = _MEAN
 ) -> Any:
-    kind = _REDUCTIONS[reduction]
+    kind = REDUCTIONS[reduction]
     return F.multi_margin_loss(x, target, p, margin, weight, reduction=kind)
 
 
@@ -305,12 +310,6 @@ def glu_tangent(value: Tensor, x: Tensor, tangent: Tensor, dim: int) -> Any:
     return first * torch.sigmoid(gate) + second * (value * torch.sigmoid(-gate))
 
 
-@implements(aten.hardtanh_backward.default)
-def hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Any:
-    """Return the gradient where low < x < high, else 0."""
-    return pulled(lambda x: F.hardtanh(x, low, high), (x.expand(grad.shape),), grad, (True,))[0]
-
-
 @implements(aten._prelu_kernel_backward.default)
 def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Any, ...]:
     """Return the gradients of input and weight; weight has the input's dimensions."""
@@ -318,10 +317,8 @@ def prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Any, ...]:
     return torch.where(x > 0, grad, grad * weight), torch.where(x > 0, zero, grad * x)
 
 
-@implements(aten._cdist_forward.default)
-def cdist(x: Tensor, y: Tensor, p: float, mode: Any) -> Any:
-    """Return `torch.cdist`, computed from differences."""
-    return above(torch.cdist, x, y, p)
+# Computed from differences for any mode.
+valued(aten._cdist_forward.default, lambda x, y, p, mode: torch.cdist(x, y, p))
 
 
 @implements(aten._euclidean_dist.default)
@@ -347,10 +344,7 @@ def cdist_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, distances: Tens
     return pulled(lambda x: torch.cdist(x, y, p), (x,), grad, (True,))[0]
 
 
-@implements(aten._pdist_forward.default)
-def pdist(x: Tensor, p: float = 2.0) -> Any:
-    """Return `F.pdist`."""
-    return above(F.pdist, x, p)
+valued(aten._pdist_forward.default, F.pdist)
 
 
 @implements(aten._pdist_backward.default)
@@ -359,45 +353,14 @@ def pdist_backward(grad: Tensor, x: Tensor, p: float, distances: Tensor) -> Any:
     return pulled(lambda x: F.pdist(x, p), (x,), grad, (True,))[0]
 
 
-def _valued(operator: Any, function: Any, refused: frozenset[str] = frozenset()) -> None:
-    """Register an operator whose derivative PyTorch composes of other operators, or lacks.
-
-    Args:
-        operator: the operator.
-        function: computes it above autograd.
-        refused: the transforms under which PyTorch's derivative differs from ours.
-    """
-
-    @implements(operator)
-    def value(*args: Any, **kwargs: Any) -> Any:
-        if refused and transformed(refused):
-            kinds = "jvp" if refused is FORWARD else "grad, vjp or jvp"
-            raise UnsupportedError(
-                f"{readable(operator)} under torch.func.{kinds}: torch's derivative differs from "
-                "ours; use backward or torch.autograd.grad"
-            )
-        return above(function, *args, **kwargs)
-
-
 for _name in ("cholesky", "ormqr", "mvlgamma", "index_reduce", "histc", "renorm"):
     # PyTorch 2.14 has no operator for `torch.cholesky` any more.
     if hasattr(aten, _name):
-        _valued(getattr(aten, _name).default, getattr(torch, _name))
-_valued(aten.linalg_householder_product.default, torch.linalg.householder_product)
-_valued(aten.nanmedian.dim, torch.nanmedian)
+        valued(getattr(aten, _name).default, getattr(torch, _name))
+valued(aten.linalg_householder_product.default, torch.linalg.householder_product)
+valued(aten.nanmedian.dim, torch.nanmedian)
 # PyTorch's derivatives read one triangle only, or use double powers of two or products.
-_valued(aten.cholesky_inverse.default, torch.cholesky_inverse, DERIVATIVES)
-_valued(aten.cholesky_solve.default, torch.cholesky_solve, DERIVATIVES)
-_valued(aten.ldexp.Tensor, torch.ldexp, DERIVATIVES)
-_valued(aten.scatter_reduce.two, torch.scatter_reduce, FORWARD)
-for _name in (
-    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
-    "chebyshev_polynomial_w", "hermite_polynomial_h", "hermite_polynomial_he",
-    "laguerre_polynomial_l", "legendre_polynomial_p", "shifted_chebyshev_polynomial_t",
-    "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
-    "shifted_chebyshev_polynomial_w",
-):  # fmt: skip
-    for _form in ("default", "n_scalar"):
-        _operator = getattr(getattr(aten, f"special_{_name}"), _form)
-        # PyTorch takes the derivative to be zero.
-        _valued(_operator, getattr(torch.special, _name), DERIVATIVES)
+valued(aten.cholesky_inverse.default, torch.cholesky_inverse, DERIVATIVES)
+valued(aten.cholesky_solve.default, torch.cholesky_solve, DERIVATIVES)
+valued(aten.ldexp.Tensor, torch.ldexp, DERIVATIVES)
+valued(aten.scatter_reduce.two, torch.scatter_reduce, FORWARD)

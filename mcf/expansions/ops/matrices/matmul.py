@@ -35,31 +35,21 @@ def _check(name: str, x: Tensor, y: Tensor, dims: tuple[int, int]) -> None:
         raise RuntimeError(f"{name}: shapes {list(x.shape)} and {list(y.shape)} do not match")
 
 
-def _product(name: str, x: Any, y: Any, *dims: int) -> Tensor:
-    _check(name, x, y, (dims[0], dims[1]))
-    few: Tensor | None = multiplied(x, y)
-    if few is not None:
-        return few
-    left, right = operands(x, y)
-    return wrap(matmul(left, right))
+def _registered(name: str, *dims: int) -> Callable[[Any, Any], Tensor]:
+    """Register x @ y for operands of some dimensions."""
+
+    def product(x: Any, y: Any) -> Tensor:
+        _check(name, x, y, (dims[0], dims[1]))
+        few: Tensor | None = multiplied(x, y)
+        if few is not None:
+            return few
+        left, right = operands(x, y)
+        return wrap(matmul(left, right))
+
+    return implements(getattr(aten, name).default)(product)
 
 
-@implements(aten.mm.default)
-def mm(x: Any, y: Any) -> Tensor:
-    """Return x @ y for matrices."""
-    return _product("mm", x, y, 2, 2)
-
-
-@implements(aten.bmm.default)
-def bmm(x: Any, y: Any) -> Tensor:
-    """Return x @ y for batches of matrices."""
-    return _product("bmm", x, y, 3, 3)
-
-
-@implements(aten.mv.default)
-def mv(x: Any, y: Any) -> Tensor:
-    """Return x @ y for a matrix and a vector."""
-    return _product("mv", x, y, 2, 1)
+mm, bmm, mv = _registered("mm", 2, 2), _registered("bmm", 3, 3), _registered("mv", 2, 1)
 
 
 def expands(given: Sequence[int], size: Sequence[int]) -> bool:
@@ -172,22 +162,18 @@ def _turned(equation: str) -> tuple[bool, bool] | None:
     return left == inner + row, right == column + inner
 
 
-@implements(aten.addmm.default)
-def addmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """Return beta * given + alpha * (x @ y)."""
-    return _plus("addmm", mm, given, x, y, beta, alpha)
+def _added(name: str, times: Callable[..., Any]) -> None:
+    """Register beta * given + alpha * (x @ y)."""
+
+    def added(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+        return _plus(name, times, given, x, y, beta, alpha)
+
+    implements(getattr(aten, name).default)(added)
 
 
-@implements(aten.addmv.default)
-def addmv(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """Return beta * given + alpha * (x @ y)."""
-    return _plus("addmv", mv, given, x, y, beta, alpha)
-
-
-@implements(aten.baddbmm.default)
-def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """Return beta * given + alpha * (x @ y)."""
-    return _plus("baddbmm", bmm, given, x, y, beta, alpha)
+_added("addmm", mm)
+_added("addmv", mv)
+_added("baddbmm", bmm)
 
 
 @implements(aten.addbmm.default)

@@ -1,4 +1,7 @@
-"""Implement eigenvalues, singular values and functions computed from them."""
+"""Implement eigenvalues, singular values and functions computed from them.
+
+PyTorch has polar decompositions and square roots of matrices since version 2.14.
+"""
 
 from __future__ import annotations
 
@@ -66,19 +69,16 @@ def _threshold(a: Any, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
     rtol defaults to max(m, n) times the expansion's epsilon, or to 0 if atol > 0.
     """
     epsilon = 2 * float(format_of(a.dtype).u ** a.terms)
-    given = (
-        None
-        if atol is None
-        else torch.as_tensor(_plain(atol), dtype=torch.float64, device=a.device)
+    given, relative, default = (
+        torch.as_tensor(_plain(v), dtype=torch.float64, device=a.device)
+        for v in (
+            0.0 if atol is None else atol,
+            0.0 if rtol is None else rtol,
+            max(a.shape[-2:]) * epsilon,
+        )
     )
-    default = torch.full((), max(a.shape[-2:]) * epsilon, dtype=torch.float64, device=a.device)
-    if rtol is not None:
-        relative = torch.as_tensor(_plain(rtol), dtype=torch.float64, device=a.device)
-    elif given is None:
-        relative = default
-    else:
+    if rtol is None:
         relative = torch.where(given > 0, 0.0, default)
-    given = torch.zeros((), dtype=torch.float64, device=a.device) if given is None else given
     return torch.maximum(given.to(largest.device), relative.to(largest.device) * largest)
 
 
@@ -230,3 +230,64 @@ _lstsq = operators.operator(
     _lstsq_run,
     _lstsq_shapes,
 )
+
+
+def tall(rows: int, columns: int) -> None:
+    """Raise, like PyTorch, if a matrix has fewer rows than columns."""
+    if rows < columns:
+        raise RuntimeError(
+            "linalg.polar: input must have at least as many rows as columns, but got "
+            f"{rows} by {columns} matrices"
+        )
+
+
+def polar_factors(a: Any) -> tuple[Any, Any]:
+    """Return U V^H and V diag(s) V^H for the singular value decomposition A = U diag(s) V^H.
+
+    For k columns |U^H U - I|, |V^H V - I| and |A - U diag(s) V^H| / |A| are at most 160 k u^terms
+    (`mcf.linalg`). With the rounding of two products, the first factor is within 350 k u^terms of
+    orthonormal columns. The product of both is within 350 k u^terms |A| of A (Frobenius norms). The
+    second factor is exactly Hermitian.
+
+    Args:
+        a: real or complex expansions [..., m, k], m >= k.
+    """
+    u, s, vh = torch.linalg.svd(a, full_matrices=False)
+    return u @ vh, _hermitian((vh.mH * s[..., None, :]) @ vh)
+
+
+def square_root(a: Any) -> Any:
+    """Return V diag(sqrt(w)) V^H for A V = V diag(w), with A Hermitian, given by one triangle.
+
+    The result X has |X^2 - A| <= 600 n u^terms |A| (Frobenius norms), since
+    |A V - V diag(w)| <= 208 n u^terms |A| and |V^H V - I| <= 160 n u^terms. Negative eigenvalues,
+    which rounding may give a semidefinite matrix, count as 0, as in PyTorch. X is exactly
+    Hermitian.
+
+    Args:
+        a: real or complex expansions [..., n, n].
+    """
+    w, v = torch.linalg.eigh(a)
+    root: Any = torch.clamp(w, min=0).sqrt()
+    return _hermitian((v * root[..., None, :]) @ v.mH)
+
+
+def _hermitian(x: Any) -> Any:
+    """Return (X + X^H) / 2, which is exactly Hermitian."""
+    return (x + x.mH) * 0.5
+
+
+def _polar(a: Any) -> Any:
+    _matrix("polar", a)
+    tall(*a.shape[-2:])
+    return polar_factors(a)
+
+
+def _matrix_sqrth(a: Any) -> Any:
+    _matrix("matrix_sqrth", a, square=True)
+    return square_root(a)
+
+
+if hasattr(aten, "linalg_polar"):
+    implements(aten.linalg_polar.default)(_polar)
+    implements(aten.linalg_matrix_sqrth.default)(_matrix_sqrth)

@@ -1,7 +1,10 @@
-"""Implement regression and probability losses in terms of other functions."""
+"""Implement losses in terms of other functions."""
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -15,10 +18,12 @@ from mcf.expansions.dispatch.recorded import differentiated, recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.fused_formulas import Written, by_torch, composed
-from mcf.expansions.ops.elementary.constants import constant
+from mcf.expansions.ops.arithmetic.constants import constant, in_format
 from mcf.expansions.ops.elementary.elementary import differentiable
 from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside
-from mcf.expansions.tensor import MCFTensor
+from mcf.expansions.ops.forms.natives import REDUCTIONS
+from mcf.expansions.ops.shape.movement import where
+from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.operators import ABS, DIV, LE, LT, MUL, SUB, WHERE
 
 aten = torch.ops.aten
@@ -31,12 +36,11 @@ def chosen(reduction: str, size_average: Any = None, reduce: Any = None) -> str:
     return str(_Reduction.legacy_get_string(size_average, reduce))
 
 
-def reduced(loss: Any, reduction: str, size_average: Any = None, reduce: Any = None) -> Any:
+def reduced(losses: Any, reduction: str) -> Any:
     """Return the losses, their mean or their sum."""
-    reduction = chosen(reduction, size_average, reduce)
-    if reduction not in ("none", "mean", "sum"):
+    if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
-    return loss if reduction == "none" else getattr(loss, reduction)()
+    return losses if reduction == "none" else getattr(losses, reduction)()
 
 
 def check_shape(
@@ -50,17 +54,35 @@ def check_shape(
         )
 
 
-def _weighted(
-    loss: Any, weight: Any, reduction: str, size_average: Any = None, reduce: Any = None
-) -> Any:
-    return reduced(loss if weight is None else loss * weight, reduction, size_average, reduce)
+def loss(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register each element's loss in place of a function of PyTorch, whose arguments it takes.
+
+    PyTorch's function also has `reduction`, its deprecated forms, and often `weight`. The losses
+    are multiplied by the weight, unless the implementation takes it, and reduced.
+    """
+    signature = inspect.signature(function)
+
+    def register(each: Callable[..., Any]) -> Callable[..., Any]:
+        weighs = "weight" in inspect.signature(each).parameters
+
+        def call(*args: Any, **named: Any) -> Any:
+            given = dict(zip(signature.parameters, args, strict=False)) | named
+            old = given.pop("size_average", None), given.pop("reduce", None)
+            reduction = chosen(given.pop("reduction", "mean"), *old)
+            weight = None if weighs else given.pop("weight", None)
+            found = each(**given)
+            return reduced(found if weight is None else found * weight, reduction)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        implements(function)(call)
+        return each
+
+    return register
 
 
-def mean_or_sum(x: Tensor, reduction: int) -> Tensor:
+def mean_or_sum(x: Any, reduction: int) -> Any:
     """Return the losses, their mean or their sum for reduction 0, 1 or 2."""
-    if not reduction:
-        return x
-    return x.mean() if reduction == 1 else x.sum()
+    return reduced(x, REDUCTIONS[reduction])
 
 
 def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
@@ -69,7 +91,7 @@ def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
 
 
 @implements(aten.mse_loss.default)
-def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Any:
     """Return (x - target)^2; reduction 0 none, 1 mean, 2 sum."""
     return mean_or_sum(_of_each(_squared_distance, x, target), reduction)
 
@@ -108,34 +130,18 @@ def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -
     return spread_over(d * 2 * grad, d.numel(), reduction)
 
 
-@implements(F.l1_loss)
-def l1_loss(
-    input: Any,
-    target: Any,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    weight: Any = None,
-) -> Any:
+@loss(F.l1_loss)
+def l1_loss(input: Any, target: Any) -> Any:
     """Return |input - target|."""
-    return _weighted(_of_each(_distance, input, target), weight, reduction, size_average, reduce)
+    return _of_each(_distance, input, target)
 
 
-@implements(F.smooth_l1_loss)
-def smooth_l1_loss(
-    input: Any,
-    target: Any,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    beta: float = 1.0,
-) -> Any:
+@loss(F.smooth_l1_loss)
+def smooth_l1_loss(input: Any, target: Any, beta: float = 1.0) -> Any:
     """Return d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
     if beta == 0:
-        loss = _of_each(_distance, input, target)
-    else:
-        loss = _of_each(_smooth_distance, input, target, beta, beta / 2)
-    return reduced(loss, reduction, size_average, reduce)
+        return _of_each(_distance, input, target)
+    return _of_each(_smooth_distance, input, target, beta, beta / 2)
 
 
 def _smooth_distance(o: Any, x: Any, y: Any, beta: Any, half: Any) -> Any:
@@ -145,13 +151,10 @@ def _smooth_distance(o: Any, x: Any, y: Any, beta: Any, half: Any) -> Any:
     return o(WHERE, near, o(DIV, o(DIV, o(MUL, inner, inner), beta), 2), o(SUB, d, half))
 
 
-@implements(F.huber_loss)
-def huber_loss(
-    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
-) -> Any:
+@loss(F.huber_loss)
+def huber_loss(input: Any, target: Any, delta: float = 1.0) -> Any:
     """Return d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); d = input - target."""
-    loss = _of_each(_huber_distance, input, target, delta, delta / 2)
-    return _weighted(loss, weight, reduction)
+    return _of_each(_huber_distance, input, target, delta, delta / 2)
 
 
 def _huber_distance(o: Any, x: Any, y: Any, delta: Any, half: Any) -> Any:
@@ -180,15 +183,8 @@ class _BoundedLogarithm(torch.autograd.Function):
         return grad / torch.where(x == 0, least, x), None
 
 
-@implements(F.binary_cross_entropy)
-def binary_cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Any:
+@loss(F.binary_cross_entropy)
+def binary_cross_entropy(input: Any, target: Any) -> Any:
     """Return -(t log(x) + (1 - t) log(1 - x)), with logarithms of at least -100."""
     check_shape("binary_cross_entropy", "target", target, input)
     if not bool(((input >= 0) & (input <= 1)).all()):
@@ -201,25 +197,14 @@ def binary_cross_entropy(
         )
     else:
         first, second = first.clamp_min(-100), second.clamp_min(-100)
-    return _weighted(
-        -(target * first + (1 - target) * second), weight, reduction, size_average, reduce
-    )
+    return -(target * first + (1 - target) * second)
 
 
-@implements(F.binary_cross_entropy_with_logits)
-def binary_cross_entropy_with_logits(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    pos_weight: Any = None,
-) -> Any:
+@loss(F.binary_cross_entropy_with_logits)
+def binary_cross_entropy_with_logits(input: Any, target: Any, pos_weight: Any = None) -> Any:
     """Return the binary cross entropy of sigmoid(input)."""
     check_shape("binary_cross_entropy_with_logits", "target", target, input)
-    loss = _of_logits(input, target, pos_weight)
-    return _weighted(loss, weight, reduction, size_average, reduce)
+    return _of_logits(input, target, pos_weight)
 
 
 def _of_logits(x: Any, target: Any, pos_weight: Any = None) -> Any:
@@ -236,31 +221,18 @@ def _of_logits(x: Any, target: Any, pos_weight: Any = None) -> Any:
     return rest + torch.where(above, (1 - target) * x, -weighted * x)
 
 
-@implements(F.multilabel_soft_margin_loss)
-def multilabel_soft_margin_loss(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Any:
+@loss(F.multilabel_soft_margin_loss)
+def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None) -> Any:
     """Return the mean over the classes of the binary cross entropies of sigmoid(input)."""
-    loss = _of_logits(input, target)
-    loss = loss if weight is None else loss * weight
-    return reduced(loss.sum(-1) / input.shape[-1], reduction, size_average, reduce)
+    losses = _of_logits(input, target)
+    losses = losses if weight is None else losses * weight
+    return losses.sum(-1) / input.shape[-1]
 
 
-@implements(F.soft_margin_loss)
-def soft_margin_loss(
-    input: Any,
-    target: Any,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Any:
+@loss(F.soft_margin_loss)
+def soft_margin_loss(input: Any, target: Any) -> Any:
     """Return log(1 + exp(-target input))."""
-    return reduced(F.softplus(-(target * input)), reduction, size_average, reduce)
+    return F.softplus(-(target * input))
 
 
 def half_log_two_pi(like: Any) -> Any:
@@ -268,14 +240,9 @@ def half_log_two_pi(like: Any) -> Any:
     return torch.log(constant(2 * fixed.pi(), like)) / 2
 
 
-@implements(F.gaussian_nll_loss)
+@loss(F.gaussian_nll_loss)
 def gaussian_nll_loss(
-    input: Any,
-    target: Any,
-    var: Any,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
+    input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6
 ) -> Any:
     """Return (log(v) + (input - target)^2 / v) / 2, v = max(var, eps).
 
@@ -298,27 +265,18 @@ def gaussian_nll_loss(
         v.clamp_(min=eps)
     gap = x - y
     # The square may overflow where the quotient does not.
-    loss = (torch.log(v) + gap * (gap / v)) / 2
-    loss = loss + half_log_two_pi(loss) if full else loss
-    return reduced(fitted(loss, input, target, v), reduction)
+    losses = (torch.log(v) + gap * (gap / v)) / 2
+    losses = losses + half_log_two_pi(losses) if full else losses
+    return fitted(losses, input, target, v)
 
 
-@implements(F.poisson_nll_loss)
+@loss(F.poisson_nll_loss)
 def poisson_nll_loss(
-    input: Any,
-    target: Any,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: Any = None,
-    eps: float = 1e-8,
-    reduce: Any = None,
-    reduction: str = "mean",
+    input: Any, target: Any, log_input: bool = True, full: bool = False, eps: float = 1e-8
 ) -> Any:
     """Return exp(x) - t x, or x - t log(x + eps); `full` adds t log(t) - t + log(2 pi t) / 2."""
     more = half_log_two_pi(target) if full else None
-    return reduced(
-        _poisson(input, target, log_input, more, Fraction(eps)), reduction, size_average, reduce
-    )
+    return _poisson(input, target, log_input, more, Fraction(eps))
 
 
 def _poisson(input: Any, target: Any, log_input: bool, more: Any, eps: Any) -> Any:
@@ -339,5 +297,209 @@ def _poisson_inside(
 ) -> Any:
     like = example(input, target)
     input, target = formatted(input, like), formatted(target, like)
-    loss = _poisson(input, target, log_input, half_log_two_pi(like) if full else None, eps)
-    return mean_or_sum(loss, reduction)
+    more = half_log_two_pi(like) if full else None
+    return mean_or_sum(_poisson(input, target, log_input, more, eps), reduction)
+
+
+def _targets(
+    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
+) -> tuple[int, Tensor, Tensor]:
+    """Return the class dimension, each target's index in it, and the targets' weights.
+
+    Ignored targets have index 0 and weight 0. Weights have the result's format, so that they can
+    be summed.
+    """
+    dim = 1 if x.ndim > 1 else 0
+    kept = target != ignore_index
+    classes = torch.where(kept, target, 0)
+    one: Any = x.new_ones(target.shape)
+    one = one if isinstance(x, MCFTensor) else wrap((one,))
+    weights = where(kept, one if weight is None else one * weight[classes], 0.0)
+    return dim, classes.unsqueeze(dim), weights
+
+
+@implements(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def nll_loss_forward(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Return -x at the target class, weighted, and the sum of the weights."""
+    dim, index, w = _targets(x, target, weight, ignore_index)
+    picked = -x.gather(dim, index).squeeze(dim) * w
+    total = w.sum()
+    if reduction == 0:
+        return picked, total
+    out = picked.sum()
+    return (out / total if reduction == 1 else out), total
+
+
+@implements(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Return -grad at the target class, weighted; 0 elsewhere."""
+    dim, index, w = _targets(x, target, weight, ignore_index)
+    g = -(grad * w)
+    g = g / total_weight if reduction == 1 else g
+    return torch.zeros_like(x).scatter(dim, index, g.unsqueeze(dim))
+
+
+@implements(F.cross_entropy)
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Return -log(softmax(x)) at the target class, or averaged over the target's probabilities."""
+    reduction = chosen(reduction, size_average, reduce)
+    return _cross_entropy(
+        input, target, weight, reduction, ignore_index, label_smoothing, lambda number: number
+    )
+
+
+def _cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    operand: Callable[[Fraction], Any],
+) -> Any:
+    """Compute `cross_entropy`; `operand` converts numbers to operands of expansions."""
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    dim = 1 if input.dim() > 1 else 0
+    logs = torch.log_softmax(input, dim)
+    smoothing, classes = Fraction(label_smoothing), input.shape[dim]
+    shape = [-1 if d == dim else 1 for d in range(input.dim())]
+    weighted = logs if weight is None else logs * weight.reshape(shape)
+    if target.is_floating_point():
+        check_shape("cross_entropy", "probabilities", target, input, RuntimeError)
+        if smoothing:
+            target = target * operand(1 - smoothing) + operand(smoothing / classes)
+        each = -(weighted * target).sum(dim)
+        if reduction != "mean":
+            return reduced(each, reduction)
+        return each.sum() / (input.numel() // classes)
+    sharp: Any = F.nll_loss(logs, target, weight, None, ignore_index, None, reduction)
+    if not smoothing:
+        return sharp
+    kept = target != ignore_index
+    smooth: Any = torch.where(kept, -weighted.sum(dim), 0)
+    if reduction == "mean" and weight is None:
+        smooth = smooth.sum() / kept.sum()
+    elif reduction == "mean":
+        of_targets = weight[torch.where(kept, target, 0)]
+        smooth = smooth.sum() / torch.where(kept, of_targets, 0).sum()
+    else:
+        smooth = reduced(smooth, reduction)
+    return sharp * operand(1 - smoothing) + smooth * operand(smoothing / classes)
+
+
+@implements_inside("cross_entropy_loss")
+def _cross_entropy_inside(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    like = example(input, weight, target)
+    input = formatted(input, like)
+    weight = None if weight is None else formatted(weight, like)
+    if target.is_floating_point():
+        target = formatted(target, like)
+    options = REDUCTIONS[reduction], ignore_index, label_smoothing
+    return _cross_entropy(input, target, weight, *options, lambda x: in_format(x, like))
+
+
+@implements(F.kl_div)
+def kl_div(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: Any = "mean",
+    log_target: bool = False,
+) -> Any:
+    """Return t (log(t) - x), 0 for t = 0; exp(t) (t - x) with `log_target`."""
+    reduction = chosen(reduction, size_average, reduce)
+    if log_target:
+        losses = torch.exp(target) * (target - input)
+    else:
+        losses = torch.xlogy(target, target) - target * input
+    if reduction == "batchmean":
+        return losses.sum() / input.shape[0] if input.dim() else losses.sum()
+    return reduced(losses, reduction)
+
+
+def _rows(function: str, input: Any, target: Any, each: bool) -> tuple[Any, Any]:
+    """Return scores [batch, classes] and targets [batch, 1 or classes], checked."""
+    x = input if input.dim() == 2 else input.reshape(1, -1)
+    wanted = x.shape if each else x.shape[:1]
+    if input.dim() > 2 or x.shape[1] == 0 or target.numel() != math.prod(wanted):
+        raise RuntimeError(
+            f"{function}: input must be [batch, classes] or [classes] and target have "
+            f"{math.prod(wanted)} elements, got {list(input.shape)} and {list(target.shape)}"
+        )
+    return x, target.reshape(x.shape[0], -1)
+
+
+def _check(function: str, target: Any, low: int, classes: int) -> None:
+    if target.numel() and not low <= int(target.min()) <= int(target.max()) < classes:
+        raise RuntimeError(
+            f"{function}: target must be from {low} to {classes - 1}, got "
+            f"{int(target.min())} to {int(target.max())}"
+        )
+
+
+@loss(F.multi_margin_loss)
+def multi_margin_loss(
+    input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None
+) -> Any:
+    """Return the sum of max(0, margin - x[y] + x[i])^p over classes i != y, over all classes."""
+    if p not in (1, 2):
+        raise ValueError(f"multi_margin_loss: p must be 1 or 2, got {p}")
+    x, y = _rows("multi_margin_loss", input, target, False)
+    classes = x.shape[1]
+    _check("multi_margin_loss", y, 0, classes)
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise RuntimeError(
+            f"multi_margin_loss: weight must have {classes} elements, got {list(weight.shape)}"
+        )
+    gap = torch.relu(margin - x.gather(1, y) + x)
+    gap = gap * gap if p == 2 else gap
+    gap = gap if weight is None else gap * weight[y]
+    others = torch.arange(classes, device=x.device) != y
+    losses = torch.where(others, gap, 0).sum(1) / classes
+    return losses if input.dim() == 2 else losses[0]
+
+
+@loss(F.multilabel_margin_loss)
+def multilabel_margin_loss(input: Any, target: Any) -> Any:
+    """Return the sum of max(0, 1 - x[y] + x[i]) over targets y and other i, over all classes.
+
+    The targets of a row are those before its first -1.
+    """
+    x, y = _rows("multilabel_margin_loss", input, target, True)
+    classes = x.shape[1]
+    _check("multilabel_margin_loss", y, -1, classes)
+    named = (y < 0).cumsum(1) == 0
+    places = torch.where(named, y, 0)
+    targets = torch.zeros_like(y).scatter_add(1, places, named.long()) > 0
+    gap = torch.relu(1 - x.gather(1, places)[:, :, None] + x[:, None, :])
+    counted = named[:, :, None] & ~targets[:, None, :]
+    losses = torch.where(counted, gap, 0).sum((1, 2)) / classes
+    return losses if input.dim() == 2 else losses[0]

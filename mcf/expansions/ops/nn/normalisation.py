@@ -5,6 +5,7 @@ Layer norm is in `mcf.nn.functional`; its aten operator and those of the others 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from mcf.expansions.conversion import reformat
 from mcf.expansions.dispatch.recorded import transformed
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import beside, mean_square
+from mcf.expansions.ops.arithmetic.constants import mean_square, scaled_number
 from mcf.expansions.ops.forms.inside_transforms import example, formatted, implements_inside
 from mcf.expansions.ops.forms.natives import above, pulled, wide
 from mcf.expansions.ops.reductions.norms import power
@@ -62,75 +63,63 @@ def _scaled(x: Any, weight: Any, bias: Any) -> Any:
 
 @torch.no_grad()
 def _follow(running: Any, fresh: Any, momentum: float) -> None:
-    """Move a running statistic by momentum (fresh - running), in its own format."""
+    """Move a running statistic by momentum (mean of fresh ones - running), in its own format."""
     if running is None:
         return
-    moved = running + (fresh.detach().reshape(running.shape) - running) * momentum
+    moved = running + (fresh.mean(0).reshape(running.shape) - running) * momentum
     if isinstance(moved, MCFTensor) and not isinstance(running, MCFTensor):
         # A plain buffer gets the rounded value, as in PyTorch for wider accumulators.
         moved = moved.to_plain(running.dtype)
     running.copy_(moved)
 
 
+def _batch_dims(x: Any) -> list[int]:
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _normalise(
+    input: Any, weight: Any, bias: Any, mean: Any, var: Any, dims: list[int] | None,
+    momentum: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """Return (x - mean) / sqrt(var + eps) w + b; by running statistics if `dims` is None.
+
+    The running statistics, one for each channel, follow those of the input over `dims`.
+    """
+    x: Any = roomy(input)
+    kept: tuple[Any, ...] = ()
+    if dims is None:
+        kept = mean, var
+        out = _by_kept(x, *kept, eps)
+    else:
+        own, square, out = _spread(x, dims, eps)
+        count = math.prod(input.shape[d] for d in dims)
+        _follow(mean, own, momentum)
+        _follow(var, square * count / (count - 1) if count > 1 else square, momentum)
+    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
+    return result
+
+
 @implements(torch.batch_norm)
 def batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) w + b, over all dimensions but the channels."""
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """Normalise over all dimensions but the channels."""
     if input.numel() == 0:
         empty: Tensor = input.clone()
         return empty
-    x: Any = roomy(input)
-    kept: tuple[Any, ...] = ()
-    if training or running_mean is None:
-        mean, var, out = _spread(x, [d for d in range(input.dim()) if d != 1], eps)
-        count = input.numel() // input.shape[1]
-        _follow(running_mean, mean, momentum)
-        _follow(running_var, var * count / (count - 1) if count > 1 else var, momentum)
-    else:
-        kept = running_mean, running_var
-        out = _by_kept(x, *kept, eps)
-    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
-    return result
+    dims = _batch_dims(input) if training or running_mean is None else None
+    return _normalise(input, weight, bias, running_mean, running_var, dims, momentum, eps)
 
 
 @implements(torch.instance_norm)
 def instance_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) w + b, over the spatial dimensions.
-
-    Running statistics are means over batches.
-    """
-    x: Any = roomy(input)
-    kept: tuple[Any, ...] = ()
-    if use_input_stats:
-        mean, var, out = _spread(x, list(range(2, input.dim())), eps)
-        count = input[0, 0].numel()
-        _follow(running_mean, mean.mean(0), momentum)
-        unbiased = var * count / (count - 1) if count > 1 else var
-        _follow(running_var, unbiased.mean(0), momentum)
-    else:
-        kept = running_mean, running_var
-        out = _by_kept(x, *kept, eps)
-    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
-    return result
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """Normalise over the spatial dimensions; running statistics are means over batches."""
+    dims = list(range(2, input.dim())) if use_input_stats else None
+    return _normalise(input, weight, bias, running_mean, running_var, dims, momentum, eps)
 
 
 @implements(torch.group_norm)
@@ -155,17 +144,11 @@ def group_norm(
     return scaled
 
 
-@implements_inside("group_norm")
-def _group_norm_inside(
-    input: Any,
-    num_groups: int,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-    cudnn_enabled: bool = True,
-) -> Tensor:
-    x = formatted(input, example(input, weight, bias))
-    return group_norm(x, num_groups, weight, bias, eps, cudnn_enabled)
+implements_inside("group_norm")(
+    lambda input, groups, weight=None, bias=None, *rest: group_norm(
+        formatted(input, example(input, weight, bias)), groups, weight, bias, *rest
+    )
+)
 
 
 @implements(F.local_response_norm)
@@ -187,7 +170,7 @@ def local_response_norm(
     if found.scale is None:
         return fitted(x / (square * alpha + k) ** beta, input)
     scale = found.scale.squeeze(-1)
-    total = square * alpha + beside(k, x, scale) * scale
+    total = square * alpha + scaled_number(k, x, scale) * scale
     # Powers of the factor alone may overflow where the result does not.
     left = power(reformat(scale, x.dtype, x.terms), 2 * Fraction(beta) - 1)
     return fitted((x * scale) / total**beta * left, input)
@@ -275,10 +258,6 @@ def native_group_norm_backward(
     return pulled(normed, (x, weight, x.new_zeros(c)), grad, wanted)
 
 
-def _batch_dims(x: Any) -> list[int]:
-    return [d for d in range(x.dim()) if d != 1]
-
-
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
@@ -295,20 +274,14 @@ def _batch_norm(
 implements(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)(_batch_norm)
 
 
-@implements(aten._native_batch_norm_legit.no_stats)
-def batch_norm_alone(
-    x: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    """Return `_batch_norm` without running statistics."""
-    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
-@implements(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_kept(
-    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    """Return `_batch_norm` by running statistics."""
-    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+implements(aten._native_batch_norm_legit.no_stats)(
+    lambda x, weight, bias, *options: _batch_norm(x, weight, bias, None, None, *options)
+)
+implements(aten._native_batch_norm_legit_no_training.default)(
+    lambda x, weight, bias, mean, var, *options: _batch_norm(
+        x, weight, bias, mean, var, False, *options
+    )
+)
 
 
 @implements(aten.native_batch_norm_backward.default)

@@ -15,6 +15,7 @@ The exact gelu' is `mcf.elementary.gelu_forms.gelu_1`.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -30,26 +31,31 @@ from mcf.expansions.dispatch.recorded import kept, recorded
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.fused_formulas import composed
-from mcf.expansions.ops.elementary.constants import beside, constant, in_format
+from mcf.expansions.ops.arithmetic.constants import constant, difference, in_format
 from mcf.expansions.ops.elementary.elementary import computed, differentiable, of
+from mcf.expansions.ops.forms.natives import of_first
+from mcf.expansions.ops.random.draws import uniform
 from mcf.expansions.ops.shape.movement import where
 from mcf.kernels.operators import LT, MUL, WHERE
 
 aten = torch.ops.aten
 
 
-def _zero(function: Callable[[Fraction], Fraction], near: float) -> Fraction:
-    """Return the zero of an increasing function, to the precision of `fixed`, by secants."""
-    unit = Fraction(1, 2**1600)
-    x, y = Fraction(near), Fraction(near) + Fraction(1, 2**20)
-    old, new = function(x), function(y)
-    for _ in range(20):
-        if new == old:
-            break
-        step = new * (y - x) / (new - old)
-        x, old, y = y, new, round((y - step) / unit) * unit
-        new = function(y)
-    return y
+# Zeros of the derivatives of silu, mish and gelu (approximate="tanh"), which are those of
+# 1 + x + e^x, 4 (x + 1) + (4 x + 6) e^x + 4 e^2x + e^3x, and 1 + e^z + x z', to 160 decimals: more
+# than twice those of four float64 components, since differences from them may cancel.
+_SILU_ZERO = Fraction(
+    "-1.2784645427610737951093587390229801554394774886197457654531781055350293754599498981920498428"
+    "112994285870238739722706340630290176715962206848019293648240042682591"
+)
+_MISH_ZERO = Fraction(
+    "-1.1924312145154952121375883404207394056006864093225293145516582607802921382908171310201102864"
+    "296776377230048293833341003953285973244883120710662547382995514597077"
+)
+_GELU_TANH_ZERO = Fraction(
+    "-0.7524614220710162584879544432889160906053921780376292706417733926836925223675980102654847291"
+    "632757689343138985470436969208608005225317253723308918475864171942972"
+)
 
 
 def _exp(x: Fraction) -> Fraction:
@@ -61,21 +67,36 @@ def _rounded(x: Fraction) -> Fraction:
     return fixed.to_fraction(fixed.to_fixed(x))
 
 
-@implements(aten.silu.default)
-def silu(x: Tensor) -> Tensor:
-    """Return x sigmoid(x)."""
-    return x * x.sigmoid()
+def activation(
+    *names: Any, in_place: Any = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register an activation, which also takes `inplace` then.
 
+    Args:
+        *names: PyTorch's functions and operators.
+        in_place: PyTorch's function that writes the result to the input, or None.
+    """
 
-@functools.cache
-def _silu_zero() -> Fraction:
-    """Return the zero x0 of 1 + x + e^x, so that x0 = -(1 + e^x0)."""
-    return _zero(lambda x: 1 + x + _exp(x), -1.2784645427610738)
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(input: Any, *args: Any, inplace: bool = False, **named: Any) -> Any:
+            out = function(kept(input, inplace), *args, **named)
+            return input.copy_(out) if inplace else out
+
+        own = inspect.signature(function)
+        more = inspect.Parameter("inplace", inspect.Parameter.KEYWORD_ONLY, default=False)
+        call.__signature__ = own.replace(parameters=[*own.parameters.values(), more])  # type: ignore[attr-defined]
+        implements(*names)(call)
+        if in_place is not None:
+            implements(in_place)(functools.partial(call, inplace=True))
+        return call
+
+    return register
 
 
 def _silu_slope_of(x: Any) -> Any:
-    s, t, zero = torch.sigmoid(x), torch.sigmoid(-x), _silu_zero()
-    d = beside(torch.where(x > 0, torch.zeros_like(x), x), zero)
+    s, t, zero = torch.sigmoid(x), torch.sigmoid(-x), _SILU_ZERO
+    d = difference(torch.where(x > 0, torch.zeros_like(x), x), zero)
     below = t * (d + in_format(-1 - zero, x) * torch.expm1(d))
     return s * torch.where(x > 0, 1 + x * t, below)
 
@@ -85,25 +106,7 @@ _silu_slope: Any = differentiable(
     _silu_slope_of,
     lambda x: torch.sigmoid(x) * torch.sigmoid(-x) * (2 - x * torch.tanh(x / 2)),
 )
-_silu = differentiable("silu", silu, lambda x: _silu_slope(x))
-
-
-@implements(F.silu)
-def _silu_of(input: Any, inplace: bool = False) -> Any:
-    out = _silu(kept(input, inplace))
-    return input.copy_(out) if inplace else out
-
-
-@implements(aten.silu_backward.default)
-def silu_backward(grad: Tensor, x: Tensor) -> Any:
-    """Return grad times the derivative."""
-    return grad * _silu_slope_of(x)
-
-
-@implements(aten.softplus.default)
-def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
-    """Return log(1 + exp(beta x)) / beta; `threshold` is ignored, no approximation is needed."""
-    return _softplus_of(x * beta) / beta
+activation(F.silu)(differentiable("silu", lambda x: x * x.sigmoid(), lambda x: _silu_slope(x)))
 
 
 def _softplus_of(z: Any) -> Any:
@@ -115,26 +118,18 @@ _softplus = differentiable("softplus", _softplus_of, lambda z: torch.sigmoid(z))
 
 
 @implements(F.softplus)
-def _softplus_above(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    """Return log(1 + exp(beta x)) / beta; `threshold` is ignored, no approximation is needed."""
     return _softplus(input * beta) / beta
 
 
-@implements(aten.softplus_backward.default)
-def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
-    """Return grad sigmoid(beta x)."""
-    return grad * (x * beta).sigmoid()
-
-
-@implements(F.logsigmoid)
-def logsigmoid(input: Any) -> Any:
-    """Return log(sigmoid(x))."""
-    return -_softplus(-input)
+implements(F.logsigmoid)(lambda input: -_softplus(-input))
 
 
 @implements(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return log(sigmoid(x)), and PyTorch's buffer, which is empty."""
-    return -softplus(-x), x.new_empty((0,))
+    return -_softplus_of(-x), x.new_empty((0,))
 
 
 @implements(aten.log_sigmoid_backward.default)
@@ -146,12 +141,11 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
 def _gelu_curve(x: Any) -> Any:
     """Return (2 - x^2) times the normal density."""
     root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
-    return -(of.normal_pdf(x) * (beside(x, root) * beside(x, -root)))
+    return -(of.normal_pdf(x) * (difference(x, root) * difference(x, -root)))
 
 
 _gelu_slope: Any = differentiable("gelu_1", computed("gelu_1"), _gelu_curve)
-_gelu_value, _gelu_tanh_value = computed("gelu"), computed("gelu_tanh")
-_gelu = differentiable("gelu", _gelu_value, lambda x: _gelu_slope(x))
+_gelu = differentiable("gelu", computed("gelu"), lambda x: _gelu_slope(x))
 
 _CUBE = Fraction(44715, 1000000)
 
@@ -166,16 +160,6 @@ def _cubic(x: Any, factor: Any) -> Any:
     return x + factor * (x * x * x)
 
 
-@functools.cache
-def _gelu_tanh_zero() -> Fraction:
-    """Return the zero of 1 + e^z + x z'."""
-    r = _tanh_root()
-    return _zero(
-        lambda x: 1 + _exp(_rounded(r * _cubic(x, _CUBE))) + r * _cubic(x, 3 * _CUBE),
-        -0.7524614220710943,
-    )
-
-
 # For larger |x| the derivative is 1 or 0 in every format. The cube must be in float16's range.
 _GELU_TANH_END = 32.0
 
@@ -187,8 +171,8 @@ def _gelu_tanh_slope_of(x: Any) -> Any:
     z = root * _cubic(x, _CUBE)
     s, t = torch.sigmoid(z), torch.sigmoid(-z)
     above = s + x * (s * t) * (root * (1 + 3 * _CUBE * (x * x)))
-    low, zero = torch.where(up, -torch.ones_like(x), x), _gelu_tanh_zero()
-    d, at = beside(low, zero), in_format(zero, x)
+    low, zero = torch.where(up, -torch.ones_like(x), x), _GELU_TANH_ZERO
+    d, at = difference(low, zero), in_format(zero, x)
     q = low * low + low * at + in_format(zero**2, x)
     one, three = root * (d * (1 + _CUBE * q)), root * (d * (1 + 3 * _CUBE * q))
     growth = in_format(_exp(_rounded(_tanh_root() * _cubic(zero, _CUBE))), x)
@@ -209,19 +193,7 @@ def _gelu_tanh_curve(x: Any) -> Any:
 
 
 _gelu_tanh_slope = differentiable("gelu_tanh_1", _gelu_tanh_slope_of, _gelu_tanh_curve)
-_gelu_tanh: Any = differentiable("gelu_tanh", _gelu_tanh_value, lambda x: _gelu_tanh_slope(x))
-
-
-@implements(aten.gelu.default)
-def gelu_of(x: Tensor, *, approximate: str = "none") -> Any:
-    """Return gelu without a derivative, as transforms of torch.func need it."""
-    return _gelu_value(x) if approximate == "none" else _gelu_tanh_value(x)
-
-
-@implements(aten.gelu_backward.default)
-def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
-    """Return grad times the derivative."""
-    return grad * (_gelu_slope(x) if approximate == "none" else _gelu_tanh_slope(x))
+_gelu_tanh: Any = differentiable("gelu_tanh", computed("gelu_tanh"), lambda x: _gelu_tanh_slope(x))
 
 
 @implements(F.gelu)
@@ -232,39 +204,21 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
 
-@implements(aten.mish.default)
 def _mish_of(x: Any) -> Any:
     return x * torch.tanh(F.softplus(x))
 
 
-@functools.cache
-def _mish_zero() -> Fraction:
-    """Return the zero of 4 (x + 1) + (4 x + 6) e^x + 4 e^2x + e^3x."""
-
-    def of(x: Fraction) -> Fraction:
-        e = _rounded(_exp(x))
-        return 4 * (x + 1) + (4 * x + 6) * e + 4 * e**2 + _rounded(e**3)
-
-    return _zero(of, -1.1924312145155493)
-
-
 def _mish_slope_of(x: Any) -> Any:
-    zero, nothing = _mish_zero(), torch.zeros_like(x)
+    zero, nothing = _MISH_ZERO, torch.zeros_like(x)
     at = _exp(zero)
     low = torch.where(x > 0, nothing, x)
-    d, e = beside(low, zero), torch.exp(low)
+    d, e = difference(low, zero), torch.exp(low)
     weight = d * (4 + 4 * e)
     for k, c in enumerate(((4 * zero + 6) * at, 4 * at**2, at**3), 1):
         weight = weight + in_format(_rounded(c), x) * torch.expm1(k * d)
     below = e * weight / (2 + 2 * e + e * e).square()
     tangent, square = _tangent(x)
     return torch.where(x > 0, tangent + torch.where(x > 0, x, 0) * (square * x.sigmoid()), below)
-
-
-@implements(aten.mish_backward.default)
-def mish_backward(grad: Tensor, x: Tensor) -> Any:
-    """Return grad times the derivative."""
-    return grad * _mish_slope_of(x)
 
 
 def _tangent(x: Any) -> tuple[Any, Any]:
@@ -285,23 +239,7 @@ def _mish_curve(x: Any) -> Any:
 
 
 _mish_slope = differentiable("mish_1", _mish_slope_of, _mish_curve)
-_mish = differentiable("mish", _mish_of, lambda x: _mish_slope(x))
-
-
-@implements(F.mish)
-def mish(input: Any, inplace: bool = False) -> Any:
-    """Return x tanh(log(1 + exp(x)))."""
-    out = _mish(kept(input, inplace))
-    return input.copy_(out) if inplace else out
-
-
-_softsign = differentiable("softsign", lambda x: x / (x.abs() + 1), lambda x: (1 + x.abs()) ** -2)
-
-
-@implements(F.softsign)
-def softsign(input: Any) -> Any:
-    """Return x / (1 + |x|), with a derivative that does not cancel."""
-    return _softsign(input)
+activation(F.mish)(differentiable("mish", _mish_of, lambda x: _mish_slope(x)))
 
 
 def _tanhshrink_of(x: Any) -> Any:
@@ -316,13 +254,12 @@ def _tanhshrink_of(x: Any) -> Any:
     return torch.where(near, below, x - torch.tanh(x))
 
 
-_tanhshrink = differentiable("tanhshrink", _tanhshrink_of, lambda x: torch.tanh(x).square())
-
-
-@implements(F.tanhshrink)
-def tanhshrink(input: Any) -> Any:
-    """Return x - tanh(x), whose derivative is tanh(x)^2."""
-    return _tanhshrink(input)
+implements(F.softsign)(
+    differentiable("softsign", lambda x: x / (x.abs() + 1), lambda x: (1 + x.abs()) ** -2)
+)
+implements(F.tanhshrink)(
+    differentiable("tanhshrink", _tanhshrink_of, lambda x: torch.tanh(x).square())
+)
 
 
 # Constants with fixed point mean 0 and variance 1, to more digits than four float64 components
@@ -384,41 +321,28 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, is_resul
     return where(x > 0, grad, grad * negative_slope)
 
 
-@implements(F.hardtanh, aten.hardtanh.default)
-def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+@activation(F.hardtanh)
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     """Clamp the input; the derivative is 0 at the ends too."""
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
     if not recorded(input):
-        out = input.clamp(min_val, max_val)
-        return input.copy_(out) if inplace else out
+        return input.clamp(min_val, max_val)
     inside = (input > min_val) & (input < max_val)
-    out = torch.where(inside | input.isnan(), input, input.detach().clamp(min_val, max_val))
-    return input.copy_(out) if inplace else out
+    return torch.where(inside | input.isnan(), input, input.detach().clamp(min_val, max_val))
 
 
-@implements(F.relu6)
-def relu6(input: Any, inplace: bool = False) -> Any:
-    """Clamp the input to [0, 6]."""
-    return hardtanh(input, 0.0, 6.0, inplace)
+activation(F.relu6)(lambda input: hardtanh(input, 0.0, 6.0))
+activation(F.hardsigmoid)(lambda input: hardtanh(input + 3, 0.0, 6.0) / 6)
 
 
-@implements(F.hardsigmoid)
-def hardsigmoid(input: Any, inplace: bool = False) -> Any:
-    """Return (x + 3) / 6 clamped to [0, 1]."""
-    out = hardtanh(input + 3, 0.0, 6.0) / 6
-    return input.copy_(out) if inplace else out
-
-
-@implements(F.hardswish)
-def hardswish(input: Any, inplace: bool = False) -> Any:
+@activation(F.hardswish)
+def hardswish(input: Any) -> Any:
     """Return x hardsigmoid(x)."""
     # NaN counts as inside and propagates.
-    x = kept(input, inplace)
-    outside = (x <= -3) | (x >= 3)
-    inner = torch.where(outside, 0, x)
-    out = torch.where(outside, torch.where(x >= 3, x, 0), inner * (inner + 3) / 6)
-    return input.copy_(out) if inplace else out
+    outside = (input <= -3) | (input >= 3)
+    inner = torch.where(outside, 0, input)
+    return torch.where(outside, torch.where(input >= 3, input, 0), inner * (inner + 3) / 6)
 
 
 @implements(F.hardshrink, Tensor.hardshrink, torch.hardshrink)
@@ -436,39 +360,44 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
     return low - torch.where(low > 0, size, torch.where(low < 0, -size, 0 * size))
 
 
-@implements(F.threshold, torch.threshold, aten.threshold.default)
-def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
+@activation(F.threshold, torch.threshold, aten.threshold.default)
+def threshold(input: Any, threshold: float, value: float) -> Any:
     """Return the input where it exceeds the threshold, else `value`."""
-    out = torch.where(input <= threshold, value, input)
-    return input.copy_(out) if inplace else out
+    return torch.where(input <= threshold, value, input)
 
 
-@implements(F.celu, torch.celu)
-def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+@activation(F.celu, torch.celu, in_place=torch.celu_)
+def celu(input: Any, alpha: float = 1.0) -> Any:
     """Return the input where positive, else alpha (exp(x / alpha) - 1)."""
     low = torch.expm1(torch.where(input > 0, 0, input) / alpha) * alpha
-    out = torch.where(input > 0, input, low)
-    return input.copy_(out) if inplace else out
+    return torch.where(input > 0, input, low)
 
 
-@implements(F.selu, torch.selu)
-def selu(input: Any, inplace: bool = False) -> Any:
+@activation(F.selu, torch.selu, in_place=torch.selu_)
+def selu(input: Any) -> Any:
     """Return scale x where positive, else scale alpha (exp(x) - 1)."""
     below: Any = torch.expm1(torch.where(input > 0, 0, input))
     out: Any = torch.where(input > 0, input, below * _SELU_ALPHA)
-    return input.copy_(out * _SELU_SCALE) if inplace else out * _SELU_SCALE
+    return out * _SELU_SCALE
 
 
-@implements(torch.celu_)
-def celu_(input: Any, alpha: float = 1.0) -> Any:
-    """Apply `celu` in place."""
-    return celu(input, alpha, inplace=True)
-
-
-@implements(torch.selu_)
-def selu_(input: Any) -> Any:
-    """Apply `selu` in place."""
-    return selu(input, True)
+@activation(torch.rrelu, F.rrelu, in_place=torch.rrelu_)
+def rrelu(
+    input: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Any:
+    """Return x if positive, else x times a slope: random in training, else (lower + upper) / 2."""
+    low, high = Fraction(lower), Fraction(upper)
+    if low > high:
+        raise RuntimeError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
+    slope: Any = (low + high) / 2
+    if training:
+        drawn: Any = uniform(input.detach(), generator)
+        slope = drawn * (high - low) + low
+    return torch.where(input > 0, input, input * slope)
 
 
 @implements(F.glu)
@@ -489,3 +418,8 @@ def prelu(input: Any, weight: Any) -> Any:
     elif weight.dim() == 1 and input.dim() > 1:
         weight = weight.reshape(-1, *(1 for _ in range(input.dim() - 2)))
     return torch.where(input > 0, input, input * weight)
+
+
+for _name in ("silu", "softplus", "gelu", "mish", "hardtanh"):
+    _forward, _backward = (getattr(aten, f"{_name}{form}").default for form in ("", "_backward"))
+    of_first(_forward, _backward, getattr(F, _name), by_element=True)

@@ -230,43 +230,10 @@ def _mended(keys: Components, dim: int, descending: bool) -> Tensor:
     run = (~like_last[place]).cumsum(0)
     row, given = place // size, rows.view(-1)[place]
     lower = [k.movedim(dim, -1).reshape(-1)[row * size + given] for k in keys[1:]]
-    if int(torch.bincount(run).max()) <= _SHORT:
-        order = _by_exchanges(run, lower, descending)
-    else:
-        order = _lexicographic(lower, 0, descending)
-        order = order[torch.sort(run[order], stable=True).indices]
+    order = _lexicographic(lower, 0, descending)
+    order = order[torch.sort(run[order], stable=True).indices]
     rows.view(-1)[place] = given[order]
     return rows.movedim(-1, dim)
-
-
-# Runs up to this length are sorted faster by passes over neighbours than by sorting.
-_SHORT = 16
-
-
-def _by_exchanges(run: Tensor, keys: Sequence[Tensor], descending: bool) -> Tensor:
-    """Return indices that sort each run by its keys, stable, by exchanging neighbours.
-
-    Even and odd pairs alternate, for as many passes as the longest run has elements (Knuth, The
-    Art of Computer Programming 3, 5.3.4).
-    """
-    order = torch.arange(run.numel(), device=run.device)
-    keys = [k.clone() for k in keys]
-    pairs = (run[1:] == run[:-1]).nonzero().squeeze(1)
-    turns = [pairs[pairs % 2 == parity] for parity in (0, 1)]
-    settled = 0
-    while settled < 2:
-        turns.reverse()
-        left = turns[0]
-        out_of_order = torch.zeros_like(left, dtype=torch.bool)
-        for key in reversed(keys):
-            u, v = key[left], key[left + 1]
-            after = u < v if descending else u > v
-            out_of_order = after | ((u == v) & out_of_order)
-        left = left[out_of_order]
-        settled = 0 if left.numel() else settled + 1
-        for t in (order, *keys):
-            t[left], t[left + 1] = t[left + 1], t[left]
-    return order
 
 
 @implements(aten.sort.default)
@@ -297,12 +264,10 @@ def _moved(x: MCFTensor, dim: int, descending: bool) -> tuple[Tensor, Tensor] | 
     return wrap(parts), index
 
 
-@implements(aten.sort.stable)
-def sort_stable(
-    x: MCFTensor, *, stable: bool | None = False, dim: int = -1, descending: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return sorted values and their indices; always stable."""
-    return sort(x, dim, descending)
+# Sorts are always stable.
+implements(aten.sort.stable)(
+    lambda x, *, stable=False, dim=-1, descending=False: sort(x, dim, descending)
+)
 
 
 @implements(aten.argsort.default)

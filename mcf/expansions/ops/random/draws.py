@@ -5,19 +5,21 @@ Other distributions are computed from uniform and normal numbers with all compon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload
 
 from mcf.elementary import fixed
 from mcf.expansions import random
 from mcf.expansions.conversion import promote, reformat
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.ops.elementary.constants import constant, in_format
+from mcf.expansions.ops.arithmetic.constants import constant, in_format
 from mcf.expansions.ops.shape.movement import where
 from mcf.expansions.promotion import result_format
 from mcf.expansions.tensor import MCFTensor, broadcast, wrap
@@ -38,57 +40,33 @@ def normal(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
     return wrap(random.normal_components(tuple(x.shape), fmt, x.terms, x.device, generator))
 
 
-@implements(aten.uniform_.default)
-def uniform_(x: MCFTensor, start: float = 0, to: float = 1, *, generator: Any = None) -> MCFTensor:
+def _fills(func: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a distribution whose numbers, drawn like x, are written to x."""
+
+    def register(drawn: Callable[..., Any]) -> Callable[..., Any]:
+        return implements(func)(lambda x, *args, **named: x.copy_(drawn(x, *args, **named)))
+
+    return register
+
+
+@_fills(aten.uniform_.default)
+def uniform_(x: MCFTensor, start: float = 0, to: float = 1, *, generator: Any = None) -> Any:
     """Fill x with uniform numbers in [start, to)."""
-    x.copy_(uniform(x, generator) * (to - start) + start)
-    return x
+    return uniform(x, generator) * (to - start) + start
 
 
-@implements(aten.normal_.default)
-def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> MCFTensor:
+@_fills(aten.normal_.default)
+def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> Any:
     """Fill x with normal numbers."""
-    x.copy_(normal(x, generator) * std + mean)
-    return x
+    return normal(x, generator) * std + mean
 
 
-@implements(torch.rrelu, F.rrelu)
-def rrelu(
-    input: Any,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    inplace: bool = False,
-    generator: Any = None,
-) -> Any:
-    """Return x if positive, else x times a slope: random in training, else (lower + upper) / 2."""
-    low, high = Fraction(lower), Fraction(upper)
-    if low > high:
-        raise RuntimeError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
-    slope: Any = (low + high) / 2
-    if training:
-        drawn: Any = uniform(input.detach(), generator)
-        slope = drawn * (high - low) + low
-    out = torch.where(input > 0, input, input * slope)
-    return input.copy_(out) if inplace else out
+def _like(draw: Callable[..., MCFTensor]) -> Callable[..., MCFTensor]:
+    return lambda x, *, dtype=None, device=None, **_: draw(x, dtype=dtype, device=device)
 
 
-@implements(torch.rrelu_)
-def rrelu_(input: Any, *args: Any, **kwargs: Any) -> Any:
-    """Apply `rrelu` in place."""
-    return input.copy_(rrelu(input, *args, **kwargs))
-
-
-@implements(aten.rand_like.default)
-def rand_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
-    """Return uniform numbers in [0, 1), with the shape and format of x."""
-    return random.rand_like(x, dtype=dtype, device=device)
-
-
-@implements(aten.randn_like.default)
-def randn_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
-    """Return standard normal numbers, with the shape and format of x."""
-    return random.randn_like(x, dtype=dtype, device=device)
+implements(aten.rand_like.default)(_like(random.rand_like))
+implements(aten.randn_like.default)(_like(random.randn_like))
 
 
 @implements(torch.randint_like)
@@ -112,7 +90,7 @@ def randint_like(input: Any, low: Any, high: Any = None, **kwargs: Any) -> Any:
 
 
 @implements(aten.bernoulli_.float)
-def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> MCFTensor:
+def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> Any:
     """Fill x with 1 with probability p, else 0."""
     first, *lower = x.components
     first.bernoulli_(p, generator=generator)
@@ -121,13 +99,18 @@ def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> MCFTen
     return x
 
 
+def _dropped(x: Any, p: float) -> tuple[Any, Tensor]:
+    """Return x with random elements zeroed and the others divided by the exact 1 - p; the mask."""
+    mask = torch.rand(x.shape, device=x.device) >= p
+    return torch.where(mask, x / (1 - Fraction(p)) if p < 1 else x, 0), mask
+
+
 @implements(aten.native_dropout.default)
 def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Return x with random elements zeroed and the others divided by 1 - p, and the mask."""
+    """Return `dropout`, and the mask of elements that are not zeroed."""
     if train is False or p == 0:
         return x.clone(), torch.ones(x.shape, dtype=torch.bool, device=x.device)
-    mask = torch.rand(x.shape, device=x.device) >= p
-    return where(mask, x / (1 - Fraction(p)) if p < 1 else x, 0), mask
+    return _dropped(x, p)
 
 
 @implements(aten.native_dropout_backward.default)
@@ -145,8 +128,7 @@ def dropout(
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not (training if train is None else train) or p == 0:
         return input
-    kept = torch.rand(input.shape, device=input.device) >= p
-    out = torch.where(kept, input / (1 - Fraction(p)) if p < 1 else input, 0)
+    out, _ = _dropped(input, p)
     return input.copy_(out) if inplace else out
 
 
@@ -159,44 +141,40 @@ def _inside(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
     return positive  # type: ignore[no-any-return]
 
 
-@implements(aten.exponential_.default)
-def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> MCFTensor:
+@_fills(aten.exponential_.default)
+def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> Any:
     """Fill x with -log(u) / lambd for uniform u in (0, 1)."""
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    x.copy_(-_inside(x, generator).log() / lambd)
-    return x
+    return -_inside(x, generator).log() / lambd
 
 
-@implements(aten.geometric_.default)
-def geometric_(x: MCFTensor, p: float, *, generator: Any = None) -> MCFTensor:
+@_fills(aten.geometric_.default)
+def geometric_(x: MCFTensor, p: float, *, generator: Any = None) -> Any:
     """Fill x with ceil(log(u) / log(1 - p)), the number of trials up to the first success."""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     u: Any = _inside(x, generator)
     rate: Any = in_format(1 - Fraction(p), x).log()
-    x.copy_((u.log() / rate).ceil())
-    return x
+    return (u.log() / rate).ceil()
 
 
-@implements(aten.cauchy_.default)
+@_fills(aten.cauchy_.default)
 def cauchy_(x: MCFTensor, median: float = 0, sigma: float = 1, *, generator: Any = None) -> Any:
     """Fill x with median + sigma tan(pi (u - 1/2)) for uniform u."""
     if not sigma > 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     u: Any = _inside(x, generator)
-    x.copy_(((u - 0.5) * constant(fixed.pi(), x)).tan() * sigma + median)
-    return x
+    return ((u - 0.5) * constant(fixed.pi(), x)).tan() * sigma + median
 
 
-@implements(aten.log_normal_.default)
+@_fills(aten.log_normal_.default)
 def log_normal_(x: MCFTensor, mean: float = 1, std: float = 2, *, generator: Any = None) -> Any:
     """Fill x with exp(mean + std z) for normal z."""
     if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     z: Any = normal(x, generator)
-    x.copy_((z * std + mean).exp())
-    return x
+    return (z * std + mean).exp()
 
 
 @implements(aten.bernoulli.default)

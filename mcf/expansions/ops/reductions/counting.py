@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.registry import implements
-from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.arithmetic.constants import in_format
 from mcf.expansions.ops.order.order import not_empty
 from mcf.expansions.ops.random.draws import uniform
 from mcf.expansions.tensor import MCFTensor

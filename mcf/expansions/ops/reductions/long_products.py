@@ -15,7 +15,7 @@ from torch import Tensor
 from mcf.expansions.dispatch.recorded import pulled_back, unseen
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.ops.arithmetic.powers_of_two import exponents, two_to
+from mcf.expansions.ops.arithmetic.constants import exponents, two_to
 from mcf.expansions.ops.reductions.scans import running
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import format_of
@@ -53,12 +53,8 @@ def _times(x: Number, y: Number) -> Number:
     return x[0] * y[0], x[1] + y[1]
 
 
-def _normalised(x: Number) -> Number:
-    return _split(*x)
-
-
 def _products(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
-    return _normalised(_times((x[0], x[1]), (y[0], y[1])))
+    return _split(*_times((x[0], x[1]), (y[0], y[1])))
 
 
 def _linear(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -68,7 +64,7 @@ def _linear(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     factor: Number = (y[0], y[1])
     return (
-        *_normalised(_times((x[0], x[1]), factor)),
+        *_split(*_times((x[0], x[1]), factor)),
         *_plus(_times((x[2], x[3]), factor), (y[2], y[3])),
     )
 

@@ -1,8 +1,8 @@
-"""Implement vector norms with derivatives that do not overflow, and normalisation by them.
+"""Implement norms and distances with derivatives that do not overflow, and normalisation by them.
 
 PyTorch's derivative of (sum |x|^p)^(1/p) is |x|^(p-1) / norm^(p-1), two powers that may overflow
 where the quotient does not. Here it is a power of the quotient, with rows scaled by a power of two
-(`mcf.expansions.ops.arithmetic.powers_of_two`).
+(`mcf.expansions.ops.arithmetic.constants`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from mcf.expansions.dispatch.recorded import differentiated, functorch
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import beside, row_scale
-from mcf.expansions.ops.elementary.constants import in_format
-from mcf.expansions.ops.nn.losses import reduced
+from mcf.expansions.ops.arithmetic.constants import in_format, row_scale, scaled_number
+from mcf.expansions.ops.nn.losses import loss
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.row_tasks import along
+
+aten = torch.ops.aten
 
 Dims = int | Sequence[int] | None
 
@@ -147,7 +148,7 @@ def _directed(x: Any, p: float, dims: Dims, eps: float) -> Any:
         return x / torch.linalg.vector_norm(x, p, dims, True).clamp_min(eps)
     x = x * scale
     length = torch.linalg.vector_norm(x, p, dims, True)
-    return x / torch.clamp(length, min=beside(eps, x, scale))
+    return x / torch.clamp(length, min=scaled_number(eps, x, scale))
 
 
 @implements(F.normalize)
@@ -171,16 +172,8 @@ def _cosines(x: Any, y: Any) -> Any:
     return (_directed(x, 2, -1, tiny) * _directed(y, 2, -1, tiny)).sum(-1)
 
 
-@implements(F.cosine_embedding_loss)
-def cosine_embedding_loss(
-    input1: Any,
-    input2: Any,
-    target: Any,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Any:
+@loss(F.cosine_embedding_loss)
+def cosine_embedding_loss(input1: Any, input2: Any, target: Any, margin: float = 0) -> Any:
     """Return 1 - cos of the angle where the target is 1, max(0, cos - margin) where it is -1.
 
     PyTorch adds 1e-12 to both squared lengths, which matters for short vectors; this does not.
@@ -193,11 +186,11 @@ def cosine_embedding_loss(
         )
     cosine = _cosines(input1, input2)
     apart = torch.clamp_min(cosine - margin, 0)
-    loss = torch.where(target == 1, 1 - cosine, torch.where(target == -1, apart, 0))
-    return reduced(fitted(loss, input1, input2), reduction, size_average, reduce)
+    losses = torch.where(target == 1, 1 - cosine, torch.where(target == -1, apart, 0))
+    return fitted(losses, input1, input2)
 
 
-@implements(F.triplet_margin_loss)
+@loss(F.triplet_margin_loss)
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,
@@ -206,9 +199,6 @@ def triplet_margin_loss(
     p: float = 2,
     eps: float = 1e-6,
     swap: bool = False,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
 ) -> Any:
     """Return max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|)."""
     if margin <= 0:
@@ -223,7 +213,7 @@ def triplet_margin_loss(
     far = F.pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
-    return reduced(torch.clamp_min(margin + near - far, 0), reduction, size_average, reduce)
+    return torch.clamp_min(margin + near - far, 0)
 
 
 @implements(torch.renorm, Tensor.renorm)
@@ -245,7 +235,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
     more: Any = 1e-7
     most: Any = maxnorm
     if scale is not None:
-        more, most = beside(more, y, scale), beside(most, y, scale)
+        more, most = scaled_number(more, y, scale), scaled_number(most, y, scale)
     return fitted(torch.where(length > most, y / (length + more) * maxnorm, x), input)
 
 
@@ -263,3 +253,123 @@ def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
     scale = row_scale(x, over)
     x = x if scale is None else x * scale
     return fitted(x * (roomy(g) / torch.linalg.vector_norm(x, 2, over, keepdim=True)), v, g)
+
+
+def _norm(x: Any, p: float, keepdim: bool = False) -> Any:
+    if x.dim() and x.shape[-1] == 0:
+        # For points without coordinates an infinite norm would raise.
+        return x.sum(-1, keepdim)
+    return torch.linalg.vector_norm(x, p, -1, keepdim)
+
+
+class _Distance(torch.autograd.Function):
+    """Norm for p = inf or 0 (the count of nonzeros), with the derivatives of `cdist`.
+
+    Equal largest coordinates each get the full derivative; in `vector_norm` they share it. For
+    p = 0 the derivative is 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, p: float) -> Any:
+        result = torch.linalg.vector_norm(x, p, -1)
+        ctx.save_for_backward(x, result)
+        ctx.p = p
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, result = ctx.saved_tensors
+        if ctx.p == 0:
+            return torch.zeros_like(x), None
+        largest = x.abs() == result[..., None]
+        return torch.where(largest, grad[..., None] * x.sign(), 0), None
+
+
+def _distances(x: Any, p: float) -> Any:
+    """Return the p-norms of differences, over the last dimension."""
+    if p not in (0, torch.inf) or x.shape[-1] == 0 or not differentiated((x,)):
+        return _norm(x, p)
+    return _norm(x, p) if functorch() is not None else _Distance.apply(x, p)  # type: ignore[no-untyped-call]
+
+
+# Modes of torch.cdist; torch.ops uses ints.
+_MODES = (
+    "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
+    "donot_use_mm_for_euclid_dist", None, 0, 1, 2,
+)  # fmt: skip
+
+
+def _check_distances(x1: Any, x2: Any, p: float, compute_mode: Any) -> None:
+    if compute_mode not in _MODES:
+        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    for name, x in (("X1", x1), ("X2", x2)):
+        if x.dim() < 2:
+            raise RuntimeError(f"cdist only supports at least 2D tensors, {name} got: {x.dim()}D")
+    if x1.shape[-1] != x2.shape[-1]:
+        raise RuntimeError(
+            f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}"
+        )
+    if not p >= 0:
+        raise RuntimeError("cdist only supports non-negative p values")
+
+
+@implements(torch.cdist)
+def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
+    """Return the p-norms of x1[i] - x2[j], [..., m, n], from differences for any `compute_mode`."""
+    _check_distances(x1, x2, p, compute_mode)
+    return _distances(x1[..., :, None, :] - x2[..., None, :, :], p)
+
+
+@implements(torch.pdist, F.pdist)
+def pdist(input: Any, p: float = 2.0) -> Any:
+    """Return the p-norms of x[i] - x[j] for i < j."""
+    if input.dim() != 2:
+        raise RuntimeError(f"pdist: expected a matrix, got {input.dim()} dimensions")
+    if not p >= 0:
+        raise RuntimeError("pdist only supports non-negative p values")
+    i, j = torch.triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
+    return _distances(input[i] - input[j], p)
+
+
+@implements(torch.pairwise_distance, F.pairwise_distance)
+def pairwise_distance(
+    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Any:
+    """Return the p-norm of x1 - x2 + eps over the last dimension."""
+    return fitted(_norm(roomy(x1) - roomy(x2) + eps, p, keepdim), x1, x2)
+
+
+@implements(torch.dist, torch.Tensor.dist, aten.dist.default)
+def dist(input: Any, other: Any, p: float = 2) -> Any:
+    """Return the p-norm of input - other."""
+    return torch.linalg.vector_norm(input - other, p)
+
+
+@implements(torch.linalg.cross, aten.linalg_cross.default)
+def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
+    """Return the vector product along a dimension of three."""
+    if input.dim() != other.dim():
+        raise RuntimeError(
+            "linalg.cross: inputs must have the same number of dimensions, got "
+            f"{input.dim()} and {other.dim()}"
+        )
+    along(input.shape, dim)
+    if not input.dim() or input.shape[dim] != 3 or other.shape[dim] != 3:
+        raise RuntimeError(
+            f"linalg.cross: dimension {dim} must have 3 elements, got shapes {list(input.shape)} "
+            f"and {list(other.shape)}"
+        )
+    a, b = torch.broadcast_tensors(roomy(input), roomy(other))  # type: ignore[no-untyped-call]
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    found = torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+    return fitted(found, input, other)
+
+
+@implements(torch.cross, torch.Tensor.cross)
+def old_cross(input: Any, other: Any, dim: int | None = None) -> Any:
+    """Return the vector product along a dimension, by default the first of size 3."""
+    if dim is None:
+        if 3 not in input.shape:
+            raise RuntimeError(f"cross: no dimension of size 3 in input, got {list(input.shape)}")
+        dim = list(input.shape).index(3)
+    return cross(input, other, dim=dim)

@@ -15,7 +15,7 @@ from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import INTO, UnsupportedError, implements
 from mcf.expansions.dispatch.torch_functions import forward
-from mcf.expansions.ops.elementary.constants import in_format
+from mcf.expansions.ops.arithmetic.constants import in_format
 from mcf.expansions.ops.forms.in_place import computed_into
 from mcf.expansions.ops.forms.inside_transforms import batched, example, held, implements_inside
 from mcf.expansions.ops.order.order import decided, kth, not_empty
@@ -65,20 +65,20 @@ def _selected(rows: Any) -> bool:
     return decided(rows.components[0])
 
 
+def _at_rank(ordered: Any, k: Any) -> Any:
+    """Return the elements at a rank of each row, or at one for all rows."""
+    if isinstance(k, int):
+        return ordered.select(-1, k)
+    return ordered.gather(-1, k[..., None]).squeeze(-1)
+
+
 def _ordered(rows: Any, ranks: int) -> Callable[[Any], Any]:
     """Return a function from ranks (from 0) in each row to the elements of a stable sort.
 
     A rank is an integer for all rows, or a tensor.
     """
     if ranks > _RANKS or not _selected(rows):
-        ordered = rows.sort(-1).values
-
-        def at(k: Any) -> Any:
-            if isinstance(k, int):
-                return ordered.select(-1, k)
-            return ordered.gather(-1, k[..., None]).squeeze(-1)
-
-        return at
+        return functools.partial(_at_rank, rows.sort(-1).values)
     plain = rows.detach()
 
     @functools.cache
@@ -113,60 +113,73 @@ def _between(a: Any, b: Any, weight: Any) -> Any:
     return torch.where(same, a, a + weight * torch.where(same, 0, b - a))
 
 
+def _results(
+    at: Callable[[Any], Any],
+    placed: Callable[[Fraction], tuple[Any, Any, Any]],
+    bad: Any,
+    wanted: tuple[list[Fraction], bool],
+    shape: list[int] | None,
+) -> Any:
+    """Return quantiles.
+
+    Args:
+        at: maps ranks in each row to the elements.
+        placed: maps a quantile's number to two ranks and the weight of the second one.
+        bad: whether the quantiles of a row are NaN.
+        wanted: the numbers, and whether they are a list.
+        shape: the shape of a result, or None to keep it.
+    """
+    results = []
+    for number in wanted[0]:
+        low, high, weight = placed(number)
+        value = _between(at(low), at(high), weight).masked_fill(bad, float("nan"))
+        results.append(value if shape is None else value.reshape(shape))
+    return torch.stack(results) if wanted[1] else results[0]
+
+
 def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool) -> Any:
-    wanted, many = _checked(x, q, way)
-    rows, kept_shape = _rows(x, dim)
-    ordered = _ordered(rows, 2 * len(wanted))
+    wanted = _checked(x, q, way)
+    rows, shape = _rows(x, dim)
     nan = rows.isnan()
     counts = (~nan).sum(-1) if skip else None
-    bad = nan.any(-1) if counts is None else counts == 0
     lengths = [*map(int, counts.unique())] if counts is not None else []
-    results = []
-    for number in wanted:
-        low: Any
+
+    def placed(number: Fraction) -> tuple[Any, Any, Any]:
         if counts is None:
-            low, share = _place(number, rows.shape[-1], way)
-            high = low + (share > 0)
-            weight: Any = tensor(share, x.terms, x.dtype, x.device)
-        else:
-            low = torch.zeros_like(counts)
-            weight = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
-            for count in lengths:
-                index, share = _place(number, count, way)
-                of_rows = counts == count
-                low = torch.where(of_rows, index, low)
-                weight = torch.where(of_rows, tensor(share, x.terms, x.dtype, x.device), weight)
-            high = torch.where(weight > 0, low + 1, low)
-        value = _between(ordered(low), ordered(high), weight)
-        value = torch.where(bad, float("nan"), value)
-        results.append(value.reshape(kept_shape) if keepdim else value)
-    return torch.stack(results) if many else results[0]
+            first, share = _place(number, rows.shape[-1], way)
+            return first, first + (share > 0), tensor(share, x.terms, x.dtype, x.device)
+        low: Any = torch.zeros_like(counts)
+        weight: Any = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
+        for count in lengths:
+            index, share = _place(number, count, way)
+            of_rows = counts == count
+            low = torch.where(of_rows, index, low)
+            weight = torch.where(of_rows, tensor(share, x.terms, x.dtype, x.device), weight)
+        return low, torch.where(weight > 0, low + 1, low), weight
+
+    bad = nan.any(-1) if counts is None else counts == 0
+    at = _ordered(rows, 2 * len(wanted[0]))
+    return _results(at, placed, bad, wanted, shape if keepdim else None)
 
 
-@implements(torch.quantile, Tensor.quantile)
-def quantile(
-    input: Any,
-    q: Any,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Any:
-    """Return the q-quantiles; NaN if any element is NaN."""
-    return _quantile(input, q, dim, keepdim, interpolation, False)
+def _register(name: str, skip: bool) -> None:
+    """Register the q-quantiles: NaN if any element is NaN, or of the others if `skip`."""
 
+    def quantile(
+        input: Any,
+        q: Any,
+        dim: int | None = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+    ) -> Any:
+        return _quantile(input, q, dim, keepdim, interpolation, skip)
 
-@implements(torch.nanquantile, Tensor.nanquantile)
-def nanquantile(
-    input: Any,
-    q: Any,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Any:
-    """Return the q-quantiles of the elements that are not NaN."""
-    return _quantile(input, q, dim, keepdim, interpolation, True)
+    function = getattr(torch, name)
+    implements(function, getattr(Tensor, name))(quantile)
+    # PyTorch's own composition would round q to the components' dtype.
+    INTO[function] = computed_into(function)
+    _inside(name, skip)
 
 
 def _inside(name: str, skip: bool) -> None:
@@ -181,38 +194,30 @@ def _inside(name: str, skip: bool) -> None:
                 f"torch.{name} under torch.func.vmap: q must be a number or a tensor that is not "
                 "mapped, got a mapped tensor"
             )
-        wanted, many = _checked(x, held(q), interpolation)
-        rows, kept_shape = _rows(x, dim)
+        wanted = _checked(x, held(q), interpolation)
+        rows, shape = _rows(x, dim)
         ordered, like, nan = rows.sort(-1).values, example(x), rows.isnan()
         count = rows.shape[-1]
         known = (~nan).sum(-1)
-        results = []
-        for number in wanted:
-            if skip:
-                # Tabulate all possible counts. A zero-dimensional index would be read as a number.
-                places = [_place(number, c, interpolation) for c in range(count + 1)]
-                index = known.reshape(-1)
-                low = known.new_tensor([low for low, _ in places])[index].reshape(known.shape)
-                weight = in_format([share for _, share in places], like)[index]
-                weight = weight.reshape(known.shape)
-                high = torch.where(weight > 0, low + 1, low)
-                a, b = (ordered.gather(-1, k[..., None]).squeeze(-1) for k in (low, high))
-                bad = known == 0
-            else:
+
+        def placed(number: Fraction) -> tuple[Any, Any, Any]:
+            if not skip:
                 first, share = _place(number, count, interpolation)
-                a, b = ordered.select(-1, first), ordered.select(-1, first + (share > 0))
-                weight, bad = in_format(share, like), nan.any(-1)
-            value = _between(a, b, weight).masked_fill(bad, float("nan"))
-            results.append(value.reshape(kept_shape) if keepdim else value)
-        return torch.stack(results) if many else results[0]
+                return first, first + (share > 0), in_format(share, like)
+            # Tabulate all possible counts. A zero-dimensional index would be read as a number.
+            places = [_place(number, c, interpolation) for c in range(count + 1)]
+            index = known.reshape(-1)
+            low = known.new_tensor([low for low, _ in places])[index].reshape(known.shape)
+            weight = in_format([share for _, share in places], like)[index].reshape(known.shape)
+            return low, torch.where(weight > 0, low + 1, low), weight
+
+        bad = known == 0 if skip else nan.any(-1)
+        at = functools.partial(_at_rank, ordered)
+        return _results(at, placed, bad, wanted, shape if keepdim else None)
 
 
-_inside("quantile", False)
-_inside("nanquantile", True)
-
-# PyTorch's own composition would round q to the components' dtype.
-INTO[torch.quantile] = computed_into(quantile)
-INTO[torch.nanquantile] = computed_into(nanquantile)
+_register("quantile", False)
+_register("nanquantile", True)
 
 
 @implements(torch.ops.aten.nanmedian.default)

@@ -1,4 +1,8 @@
-"""Implement sums, products, norms and moments over dimensions."""
+"""Implement sums, products, norms, moments and correlations over dimensions, with derivatives.
+
+PyTorch's derivatives of moments contain a factor rounded to double precision, or need operators
+that expansion tensors lack.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from mcf import reductions
 from mcf.convert.rounding import convert
 from mcf.expansions.conversion import plain
-from mcf.expansions.dispatch.registry import UnsupportedError, implements
+from mcf.expansions.dispatch.recorded import recorded
+from mcf.expansions.dispatch.registry import UnsupportedError, forms, implements
+from mcf.expansions.dispatch.torch_functions import forward
+from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.reductions import reduced
 from mcf.expansions.launch.row_functions import arranged
+from mcf.expansions.ops.arithmetic.constants import row_scale
 from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels.formats import FORMATS
@@ -65,58 +74,25 @@ def _of_rows(name: str, x: MCFTensor, dim: Any = None, keepdim: bool = False) ->
     return None if found is None else found[0]
 
 
-@implements(aten.sum.dim_IntList)
-def sum_dims(
-    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return the sum over dimensions, all by default."""
-    return _reduce("sum", aten.sum.dim_IntList, reduced, x, dtype, dim, keepdim)
+def _registered(
+    name: str, few: Callable[..., Any], over: OpOverload, whole: OpOverload | None = None
+) -> Any:
+    """Register a reduction over dimensions, and of all elements; or a running reduction."""
+
+    def reduction(x: MCFTensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
+        return _reduce(name, over, few, x, dtype, *args)
+
+    implements(over)(reduction)
+    if whole is not None:
+        implements(whole)(lambda x, *, dtype=None: _reduce(name, whole, few, x, dtype))
+    return reduction
 
 
-@implements(aten.sum.default)
-def sum_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the sum of all elements."""
-    return sum_dims(x, dtype=dtype)
-
-
-@implements(aten.mean.dim)
-def mean_dims(
-    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return the mean over dimensions."""
-    return _reduce("mean", aten.mean.dim, reduced, x, dtype, dim, keepdim)
-
-
-@implements(aten.mean.default)
-def mean_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the mean of all elements."""
-    return mean_dims(x, dtype=dtype)
-
-
-@implements(aten.prod.dim_int)
-def prod_dim(
-    x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return the product along a dimension."""
-    return _reduce("prod", aten.prod.dim_int, _of_rows, x, dtype, dim, keepdim)
-
-
-@implements(aten.prod.default)
-def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the product of all elements."""
-    return _reduce("prod", aten.prod.default, _of_rows, x, dtype)
-
-
-@implements(aten.cumsum.default)
-def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the running sums along a dimension."""
-    return _reduce("cumsum", aten.cumsum.default, _of_rows, x, dtype, dim)
-
-
-@implements(aten.cumprod.default)
-def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the running products along a dimension."""
-    return _reduce("cumprod", aten.cumprod.default, _of_rows, x, dtype, dim)
+sum_dims = _registered("sum", reduced, aten.sum.dim_IntList, aten.sum.default)
+mean_dims = _registered("mean", reduced, aten.mean.dim, aten.mean.default)
+_registered("prod", _of_rows, aten.prod.dim_int, aten.prod.default)
+_registered("cumsum", _of_rows, aten.cumsum.default)
+_registered("cumprod", _of_rows, aten.cumprod.default)
 
 
 @implements(aten.trace.default)
@@ -124,41 +100,31 @@ def trace(x: MCFTensor) -> Tensor:
     """Return the sum of a matrix's diagonal."""
     if x.dim() != 2:
         raise RuntimeError(f"trace: expected a matrix, got {x.dim()} dimensions")
-    return sum_all(x.diagonal())  # type: ignore[arg-type]
+    return sum_dims(x.diagonal())  # type: ignore[no-any-return]
 
 
-def _correction(correction: Any) -> float:
-    return 1.0 if correction is None else float(correction)
+def _spread(name: str) -> Any:
+    """Register the variance or the standard deviation over dimensions, alone and with the mean."""
+
+    def spread(
+        x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Tensor:
+        less = 1.0 if correction is None else float(correction)
+        few = reduced(name, x, dim, keepdim, less)
+        if few is not None:
+            return few
+        return wrap(getattr(reductions, name)(x.components, dim, less, keepdim))
+
+    def with_mean(
+        x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        return spread(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
+
+    implements(getattr(aten, f"{name}_mean").correction)(with_mean)
+    return implements(getattr(aten, name).correction)(spread)
 
 
-@implements(aten.var.correction)
-def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """Return the variance over dimensions."""
-    few = reduced("var", x, dim, keepdim, _correction(correction))
-    if few is not None:
-        return few
-    return wrap(reductions.var(x.components, dim, _correction(correction), keepdim))
-
-
-@implements(aten.std.correction)
-def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """Return the standard deviation over dimensions."""
-    few = reduced("std", x, dim, keepdim, _correction(correction))
-    if few is not None:
-        return few
-    return wrap(reductions.std(x.components, dim, _correction(correction), keepdim))
-
-
-@implements(aten.var_mean.correction)
-def var_mean(
-    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return the variance and the mean over dimensions."""
-    few = reduced("var", x, dim, keepdim, _correction(correction))
-    if few is not None:
-        return few, mean_dims(x, dim, keepdim)
-    both = reductions.var_mean(x.components, dim, _correction(correction), keepdim)
-    return wrap(both[0]), wrap(both[1])
+_var, _std = _spread("var"), _spread("std")
 
 
 @implements(aten.linalg_vector_norm.default)
@@ -185,14 +151,6 @@ def vector_norm(
     return wrap(reductions.norm(given, float(ord), dim, keepdim))
 
 
-@implements(aten.std_mean.correction)
-def std_mean(
-    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return the standard deviation and the mean over dimensions."""
-    return std(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
-
-
 @implements(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
 def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
     """Return the vector norm over dimensions, under its old name."""
@@ -214,3 +172,121 @@ def dot(x: Any, y: Any) -> Tensor:
     if few is not None:
         return few
     return wrap(reductions.dot(*operands(x, y)))
+
+
+Dims = int | tuple[int, ...] | list[int] | None
+
+
+def _degrees(x: Tensor, dim: Dims, correction: float) -> float:
+    dims = range(x.ndim) if dim is None or dim == () or dim == [] else dim
+    dims = (dims,) if isinstance(dims, int) else dims
+    count = math.prod(x.shape[d] for d in dims) if x.ndim else 1
+    return max(0.0, count - correction)
+
+
+def _gap(x: Tensor, dim: Dims) -> Tensor:
+    mean = x.mean() if dim is None or dim == () else x.mean(dim, keepdim=True)
+    return x - mean
+
+
+def _kept(t: Tensor, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    """Restore the reduced dimensions of a result as size 1."""
+    if keepdim or dim is None or dim == () or x.ndim == 0:
+        return t
+    dims = {d % x.ndim for d in ((dim,) if isinstance(dim, int) else dim)}
+    return t.reshape([1 if d in dims else s for d, s in enumerate(x.shape)])
+
+
+class _Moment(torch.autograd.Function):
+    """Variance or standard deviation, with derivatives in our arithmetic.
+
+    That of the variance is 2 (x - mean) / (count - correction), that of the standard deviation
+    (x - mean) / ((count - correction) std), or 0 where std is 0.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, name: str, dim: Dims, correction: float, keepdim: bool
+    ) -> Tensor:
+        result: Tensor = getattr(aten, name).correction(
+            x, dim, correction=correction, keepdim=keepdim
+        )
+        ctx.save_for_backward(x, result)
+        ctx.options = name, dim, correction, keepdim
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, result = ctx.saved_tensors
+        name, dim, correction, keepdim = ctx.options
+        degrees = _degrees(x, dim, correction)
+        if name == "var":
+            slope = _gap(x, dim) * 2 / degrees
+            return _kept(grad, x, dim, keepdim) * slope, *(None,) * 4
+        gap, result = _gap(roomy(x), dim), _kept(result, x, dim, keepdim)
+        dims = list(range(x.ndim)) if dim in (None, ()) else dim
+        scale = row_scale(gap, dims)
+        if scale is not None:
+            gap = gap * scale
+        if gap.dtype is not x.dtype or scale is not None:
+            # Recompute std from the scaled gap, in its format.
+            result = torch.std(gap, dims, correction=correction, keepdim=True)
+        zero = result == 0
+        share = torch.where(zero, 0, _kept(roomy(grad), x, dim, keepdim))
+        found = share / torch.where(zero, 1, result) * (gap / degrees)
+        return fitted(found, x), *(None,) * 4
+
+
+def _register_moment(name: str, computed: Any) -> None:
+    """Register the variance or the standard deviation, alone and with the mean."""
+
+    def moment(
+        input: Tensor,
+        dim: Any = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: Any = None,
+    ) -> Tensor:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        if unbiased is not None:
+            correction = int(unbiased)
+        degrees = 1.0 if correction is None else float(correction)
+        if not recorded(input):
+            return computed(input, dim, correction=degrees, keepdim=keepdim)  # type: ignore[no-any-return]
+        return _Moment.apply(input, name, dim, degrees, keepdim)  # type: ignore[no-any-return, no-untyped-call]
+
+    def with_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        value = moment(input, *args, **kwargs)
+        dim = kwargs.get("dim", args[0] if args else None)
+        if dim is None or isinstance(dim, bool):
+            return value, input.mean().reshape(value.shape)
+        return value, input.mean(dim, keepdim=value.ndim == input.ndim)
+
+    implements(*forms(name))(moment)
+    implements(getattr(torch, f"{name}_mean"))(with_mean)
+
+
+_register_moment("var", _var)
+_register_moment("std", _std)
+
+
+@implements(torch.corrcoef, Tensor.corrcoef)
+def corrcoef(input: Tensor) -> Tensor:
+    """Return the correlations of rows, even if their variances would overflow."""
+    x = roomy(input)
+    scale = row_scale(x, [-1]) if x.dim() else None
+    found = forward(torch.corrcoef, (x if scale is None else x * scale,), {})
+    return fitted(found, input)  # type: ignore[no-any-return]
+
+
+@implements(torch.cumulative_trapezoid)
+def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Any:
+    """Return the running integral by trapezoids, computed in float32 for float16."""
+    if x is not None and dx is not None:
+        raise TypeError("cumulative_trapezoid: pass x or dx, not both")
+    rest = {} if dx is None else {"dx": dx}
+    given = (roomy(y),) if x is None else (roomy(y), roomy(x))
+    found = forward(torch.cumulative_trapezoid, given, {**rest, "dim": dim})
+    return fitted(found, y, x)

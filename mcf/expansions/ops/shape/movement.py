@@ -1,74 +1,339 @@
-"""Implement exact operators that move elements, joining, indexing and masking, and sequences.
+"""Implement joining, indexing, masking and scattering, with indices that may repeat.
 
-Mixed operands are promoted.
+Mixed operands are promoted. Values for one index are summed pairwise in the order of their
+positions, then added to x. Results are reproducible bit for bit on every device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
-from mcf.expansions.conversion import converted, plain
+from mcf.expansions.conversion import converted, plain, reformat
 from mcf.expansions.creation import linspace
-from mcf.expansions.dispatch.registry import implements
+from mcf.expansions.dispatch.registry import OPERATORS, UnsupportedError, implements, overloads
+from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.launch.operations import selected
-from mcf.expansions.ops.arithmetic.componentwise import register
-from mcf.expansions.ops.shape.scattering import index_put
-from mcf.expansions.promotion import aligned
+from mcf.expansions.promotion import aligned, result_format
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, wrap
 from mcf.kernels.operators import WHERE
 
 aten = torch.ops.aten
 
-# Operators of one expansion tensor and plain arguments.
-register(
-    aten.alias_copy.default,
-    aten.as_strided_copy.default,
-    aten.channel_shuffle.default,
-    aten.detach_copy.default,
-    aten.diag_embed.default,
-    aten.diagonal_backward.default,
-    aten.diagonal_copy.default,
-    aten.expand_copy.default,
-    aten.flip.default,
-    aten.gather.default,
-    aten.im2col.default,
-    aten.index_select.default,
-    aten._unsafe_index.Tensor,
-    aten.narrow_copy.default,
-    aten.native_channel_shuffle.default,
-    aten.permute_copy.default,
-    aten.pixel_shuffle.default,
-    aten.pixel_unshuffle.default,
-    aten.repeat.default,
-    aten.repeat_interleave.self_int,
-    aten.roll.default,
-    aten.rot90.default,
-    aten.select_backward.default,
-    aten.select_copy.int,
-    aten.slice_backward.default,
-    aten.slice_copy.Tensor,
-    aten.split_copy.Tensor,
-    aten.split_with_sizes_copy.default,
-    aten.squeeze_copy.default,
-    aten.squeeze_copy.dim,
-    aten.squeeze_copy.dims,
-    aten.t_copy.default,
-    aten.take.default,
-    aten.tril.default,
-    aten.transpose_copy.int,
-    aten.triu.default,
-    aten.unbind_copy.int,
-    aten.unfold_copy.default,
-    aten.unsafe_chunk.default,
-    aten.unsafe_split.Tensor,
-    aten.unsafe_split_with_sizes.default,
-    aten.unsqueeze_copy.default,
-    aten.view_copy.default,
-)
+
+def check_places(x: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
+    """Raise PyTorch's error if shapes of x, index and source do not allow scattering."""
+    own, given = (torch.empty(t.shape, device="meta") for t in (x, source))
+    aten.scatter_add.default(own, dim, index.to("meta"), given)
+
+
+def check_slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
+    """Raise unless the index has one entry per slice of the source, with slices shaped as x's."""
+    if index.dim() > 1 or index.is_floating_point() or index.dtype is torch.bool:
+        raise RuntimeError(
+            f"{name}: index must be a vector of integers, got {index.dtype} of shape "
+            f"{list(index.shape)}"
+        )
+    size = source.shape[dim] if source.ndim else 1
+    if index.numel() != size:
+        raise RuntimeError(
+            f"{name}: index must have the source's {size} slices of dimension {dim}, got "
+            f"{index.numel()}"
+        )
+    if source.ndim != x.ndim or source.movedim(dim, 0).shape[1:] != x.movedim(dim, 0).shape[1:]:
+        raise RuntimeError(
+            f"{name}: source must have x's shape {list(x.shape)} but for dimension {dim}, got "
+            f"{list(source.shape)}"
+        )
+
+
+def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum values [m, ...] with equal indices `place` [m]; return sums and unique indices."""
+    order = torch.argsort(place, stable=True)
+    place, values = place[order], values[order]
+    while len(place) > 1:
+        # Within a run of equal indices, values of odd rank are added to their predecessors.
+        index = torch.arange(len(place), device=place.device)
+        first = torch.ones_like(place, dtype=torch.bool)
+        first[1:] = place[1:] != place[:-1]
+        rank = index - torch.cummax(torch.where(first, index, 0), 0).values
+        odd = rank % 2 == 1
+        if not bool(odd.any()):
+            break
+        right = odd.nonzero().flatten()
+        values = values.clone()
+        values[right - 1] = values[right - 1] + values[right]
+        keep = (~odd).nonzero().flatten()
+        place, values = place[keep], values[keep]
+    return values, place
+
+
+def add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
+    """Return x [r, ...] with values [m, ...] added to its rows `place` [m]."""
+    if len(place) == 0 or place.is_meta:
+        return wrap(aligned(x, values)[0]).clone()
+    # Negative indices are refused: they would not be merged with their positive form.
+    if bool(((place < 0) | (place >= x.shape[0])).any()):
+        raise IndexError(
+            f"index out of range: expected 0 to {x.shape[0] - 1}, got {int(place.min())} to "
+            f"{int(place.max())}"
+        )
+    own, v = aligned(x, values)
+    x = wrap(own)
+    summed, where = _sum_by_place(wrap(v), place)
+    out = x.clone()
+    out[where] = x[where] + summed
+    return out
+
+
+@implements(aten.index_add.default)
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
+    """Return x with alpha times the source's slices added to its slices."""
+    check_slices("index_add", x, dim, index, source)
+    source = source if alpha == 1 else wrap(aligned(x, source)[1]) * alpha
+    if x.ndim == 0:
+        return index_add(x[None], 0, index.reshape(1), source.reshape(1))[0]
+    moved = add_rows(x.movedim(dim, 0), index.reshape(-1), source.movedim(dim, 0))
+    return moved.movedim(0, dim).contiguous()
+
+
+@implements(aten.index_put.default)
+def index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """Return x after x[indices] = values, or += values with `accumulate`."""
+    if not accumulate:
+        out = x.clone()
+        aten.index_put_.default(out, list(indices), values)
+        return out
+    positions = torch.arange(x.numel(), device=x.device).reshape(x.shape)
+    place = aten.index.Tensor(positions, list(indices))
+    _, v = aligned(x, values)
+    spread = wrap([c.expand(place.shape) for c in v]).reshape(-1)
+    return add_rows(x.reshape(-1), place.reshape(-1), spread).reshape(x.shape)
+
+
+@implements(aten.scatter_add.default)
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Return x with the source's elements added at the indices along a dimension."""
+    check_places(x, dim, index, src)
+    if index.numel() == 0:
+        return wrap(aligned(x, src)[0]).clone()
+    if 0 in (x.ndim, index.ndim, src.ndim):
+        own, places, given = (t if t.ndim else t.reshape(1) for t in (x, index, src))
+        return scatter_add(own, dim, places, given).reshape(x.shape)
+    positions = torch.arange(x.numel(), device=x.device).reshape(x.shape)
+    area = tuple(slice(0, n) for n in index.shape)
+    whole = [slice(0, n) for n in index.shape]
+    whole[dim] = slice(None)
+    place = positions[tuple(whole)].gather(dim, index)
+    return add_rows(x.reshape(-1), place.reshape(-1), src[area].reshape(-1)).reshape(x.shape)
+
+
+@implements(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_by_freq: bool
+) -> Tensor:
+    """Return the gradient of an embedding's weight."""
+    if scale_by_freq:
+        raise NotImplementedError("embedding: scale_grad_by_freq is not supported on MCFTensor")
+    width = grad.shape[-1]
+    place, rows = indices.reshape(-1), grad.reshape(-1, width)
+    used = (place != padding_idx).nonzero().flatten()
+    return add_rows(grad.new_zeros((num_weights, width)), place[used], rows[used])
+
+
+def _turns(index: Tensor, dim: int) -> Tensor:
+    """Return the number of earlier elements along the dimension with the same index."""
+    ordered, order = index.sort(dim=dim, stable=True)
+    places = torch.arange(index.shape[dim], device=index.device)
+    places = places.reshape(-1, *(1 for _ in index.shape[dim + 1 :])).expand_as(index)
+    begins = torch.ones_like(index, dtype=torch.bool)
+    if index.shape[dim] > 1:
+        rest = ordered.narrow(dim, 1, index.shape[dim] - 1)
+        before = ordered.narrow(dim, 0, index.shape[dim] - 1)
+        begins.narrow(dim, 1, index.shape[dim] - 1).copy_(rest != before)
+    first = torch.where(begins, places, 0).cummax(dim).values
+    return torch.zeros_like(index).scatter(dim, order, places - first)
+
+
+def _folded(
+    x: Any, dim: int, index: Tensor, source: Any, combine: Callable[[Any, Any], Any]
+) -> Any:
+    """Combine the elements of `source` into x at their indices, in the order of `source`.
+
+    Each turn handles one repetition of all indices, so its indices are unique. Elements of other
+    turns go to one extra slot, which is dropped.
+    """
+    turns, size = _turns(index, dim), x.shape[dim]
+    spare = list(x.shape)
+    spare[dim] = 1
+    out = torch.cat([x, x.new_zeros(spare)], dim)
+    for turn in range(int(turns.max()) + 1 if turns.numel() else 0):
+        places = torch.where(turns == turn, index, size)
+        # The value and the derivative of the extra slot are never used.
+        out = out.scatter(dim, places, combine(out.gather(dim, places), source))
+    return out.narrow(dim, 0, size)
+
+
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda a, b: a + b,
+    "prod": lambda a, b: a * b,
+    "mean": lambda a, b: a + b,
+    "amax": torch.maximum,
+    "amin": torch.minimum,
+}
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -torch.inf, "amin": torch.inf}
+
+
+@implements(torch.scatter_reduce, torch.Tensor.scatter_reduce)
+def scatter_reduce(
+    input: Any, dim: int, index: Tensor, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Reduce the elements of `src` with the same index, together with the input there.
+
+    `reduce` is "sum", "prod", "mean", "amax" or "amin".
+    """
+    if reduce not in _COMBINE:
+        raise RuntimeError(
+            f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}."
+        )
+    check_places(input, dim, index, src)
+    input = reformat(input, *result_format(input, src))
+    if index.numel() == 0:
+        # Nothing is written, and the source's gradient is 0.
+        return input.scatter(dim, index, src.reshape(-1)[:0].reshape(index.shape))
+    if 0 in (input.dim(), index.dim(), src.dim()):
+        x, places, given = (t if t.dim() else t.reshape(1) for t in (input, index, src))
+        made = scatter_reduce(x, dim, places, given, reduce, include_self=include_self)
+        return made.reshape(input.shape)
+    dim %= input.dim()
+    source = src[tuple(slice(0, n) for n in index.shape)]
+    hit = torch.zeros(input.shape, dtype=torch.int64, device=input.device)
+    hit = hit.scatter_add(dim, index, torch.ones_like(index))
+    start = input
+    if not include_self:
+        start = torch.where(hit > 0, input.new_full((), _NEUTRAL[reduce]), input)
+    # Elements of x beyond the index's size in other dimensions are not written.
+    room = tuple(slice(0, n if d != dim else None) for d, n in enumerate(index.shape))
+    inner = _folded(start[room], dim, index, source, _COMBINE[reduce])
+    out = start.clone()
+    out[room] = inner
+    if reduce == "mean":
+        out = out / (hit + int(include_self)).clamp(min=1)
+    return out
+
+
+@implements(torch.index_reduce, torch.Tensor.index_reduce)
+def index_reduce(
+    input: Any, dim: int, index: Tensor, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Reduce whole slices as `scatter_reduce`, by "prod", "mean", "amax" or "amin"."""
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise RuntimeError(
+            "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got "
+            f"{reduce}."
+        )
+    check_slices("index_reduce", input, dim, index, source)
+    if input.dim() == 0:
+        made = index_reduce(
+            input.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self
+        )
+        return made.reshape(())
+    dim %= input.dim()
+    places = index.reshape(-1, *(1 for _ in source.shape[dim + 1 :])).expand(source.shape)
+    return scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
+
+
+def _check_bags(input: Tensor, offsets: Tensor, rows: int) -> None:
+    """Raise PyTorch's errors for invalid offsets and indices."""
+    if len(offsets) and int(offsets[0]) != 0:
+        raise RuntimeError(
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+            f"position 0. However, got {int(offsets[0])}"
+        )
+    if len(offsets) and int(offsets[-1]) > len(input):
+        raise RuntimeError(
+            f"offsets[-1] can not be greater than input's length {len(input)} but got offsets[-1] "
+            f"of {int(offsets[-1])}"
+        )
+    outside = input[(input < 0) | (input >= rows)]
+    if len(outside):
+        raise RuntimeError(
+            "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be "
+            f"{int(outside[0])}"
+        )
+
+
+def _bags(input: Tensor, offsets: Tensor, include_last_offset: bool) -> tuple[Tensor, int]:
+    """Return the bag of each index, and the number of bags."""
+    starts = offsets[:-1] if include_last_offset else offsets
+    places = torch.arange(len(input), device=input.device)
+    return torch.searchsorted(starts.to(torch.int64), places, right=True) - 1, len(starts)
+
+
+@implements(torch.embedding_bag)
+def embedding_bag(
+    weight: Any,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Any, Tensor, Tensor, Tensor]:
+    """Return sums (mode 0), means (1) or maxima (2) of each bag's rows, and 0 for empty bags."""
+    given, weight = weight, roomy(weight)
+    if scale_grad_by_freq:
+        raise UnsupportedError(
+            "torch.embedding_bag: scale_grad_by_freq=True is not supported on mcf.MCFTensor"
+        )
+    _check_bags(indices, offsets, len(weight))
+    bag, count = _bags(indices, offsets, include_last_offset)
+    kept = torch.ones_like(bag, dtype=torch.bool)
+    if padding_idx is not None:
+        if not -len(weight) <= padding_idx < len(weight):
+            raise RuntimeError(
+                f"padding_idx must be within the number of embeddings, -{len(weight)} through "
+                f"{len(weight) - 1}, but got {padding_idx}"
+            )
+        kept = indices != padding_idx % len(weight)
+    bag, rows = bag[kept], weight[indices[kept]]
+    if per_sample_weights is not None:
+        rows = rows * roomy(per_sample_weights[kept]).unsqueeze(1)
+    sizes = torch.zeros(count, dtype=torch.int64, device=bag.device)
+    sizes = sizes.index_add(0, bag, torch.ones_like(bag))
+    out = rows.new_zeros(count, weight.shape[1])
+    # For no rows use the sum, which has a derivative.
+    if mode == 2 and len(bag):
+        out = index_reduce(out, 0, bag, rows, "amax", include_self=False)
+    else:
+        out = out.index_add(0, bag, rows)
+        out = out / sizes.clamp(min=1).unsqueeze(1) if mode == 1 else out
+    return fitted(out, given, per_sample_weights), bag, sizes, sizes
+
+
+@implements(torch.bilinear)
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """Return sum_ij x_i w_kij y_j + b_k."""
+    given = input1, input2, weight, bias
+    input1, input2, weight = map(roomy, given[:3])
+    out, left, _ = weight.shape
+    if input1.shape[:-1] != input2.shape[:-1]:
+        raise RuntimeError(
+            f"bilinear(): input batch dimensions do not match: got {list(input1.shape)} and "
+            f"{list(input2.shape)}"
+        )
+    rows = input1 @ weight.transpose(0, 1).reshape(left, -1)
+    rows = rows.unflatten(-1, (out, -1))
+    made = (rows @ input2.unsqueeze(-1)).squeeze(-1)
+    return fitted(made if bias is None else made + bias, *given)
 
 
 @implements(aten.block_diag.default)
@@ -151,29 +416,21 @@ def constant_pad_nd(x: MCFTensor, pad: list[int], value: Any = 0) -> Tensor:
     )
 
 
-def _with_source(func: Any, position: int, name: str) -> None:
-    """Register an operator that writes one tensor's elements into a copy of another."""
+def _with_source(func: OpOverload, position: int) -> None:
+    """Register an operator of x and, at a position, a source of x's dtype: a tensor or a number."""
 
     def implementation(x: Any, *args: Any, **kwargs: Any) -> Tensor:
-        rest = list(args)
-        source = rest[position] if position < len(rest) else kwargs[name]
-        a, s = aligned(x, source)
-        out = []
-        for c, v in zip(a, s, strict=True):
-            if position < len(rest):
-                rest[position] = v
-            else:
-                kwargs[name] = v
-            out.append(func(c, *rest, **kwargs))
-        return wrap(out)
+        a, s = aligned(x, args[position])
+        before, after = args[:position], args[position + 1 :]
+        return wrap([func(c, *before, v, *after, **kwargs) for c, v in zip(a, s, strict=True)])
 
     implements(func)(implementation)
 
 
-_with_source(aten.select_scatter.default, 0, "src")
-_with_source(aten.slice_scatter.default, 0, "src")
-_with_source(aten.diagonal_scatter.default, 0, "src")
-_with_source(aten.as_strided_scatter.default, 0, "src")
+for _func in overloads("select_scatter slice_scatter diagonal_scatter as_strided_scatter"):
+    _with_source(_func, 0)
+_with_source(aten.index_fill.int_Tensor, 2)
+OPERATORS[aten.index_fill.int_Scalar] = OPERATORS[aten.index_fill.int_Tensor]
 
 
 # If an index repeats, PyTorch's threads decide which value is written. The choice could differ
@@ -216,13 +473,6 @@ def scatter_value(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
     )
 
 
-@implements(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-def index_fill(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """Return x with a number written to slices of a dimension."""
-    a, v = aligned(x, value)
-    return wrap([aten.index_fill.int_Tensor(c, dim, index, w) for c, w in zip(a, v, strict=True)])
-
-
 @implements(aten.index_put_.default, aten._index_put_impl_.default)
 def index_put_(
     x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_: Any
@@ -243,14 +493,6 @@ def index_put_(
         # The values may be a view of x.
         aten.index_put_.default(c, indices, v.clone())
     return x
-
-
-@implements(aten.embedding.default)
-def embedding(
-    weight: MCFTensor, indices: Tensor, padding_idx: int = -1, *args: Any, **kwargs: Any
-) -> Tensor:
-    """Return rows of the weight."""
-    return wrap([aten.embedding.default(c, indices, padding_idx) for c in weight.components])
 
 
 def _number(value: Any) -> Any:

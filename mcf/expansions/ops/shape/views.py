@@ -1,4 +1,4 @@
-"""Implement views, and derivatives of operators that move elements.
+"""Implement views, operators that move elements, and derivatives of the latter.
 
 Each component is viewed, and memory is shared. Derivatives add gradients of copies.
 """
@@ -14,19 +14,96 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
-from mcf.expansions.dispatch.registry import OPERATORS, VIEWS, implements
+from mcf.expansions.dispatch.registry import OPERATORS, VIEWS, implements, overloads, readable
 from mcf.expansions.dispatch.view_functions import item, meshgrid, split, view_of
-from mcf.expansions.ops.arithmetic.componentwise import (
-    register,
-    register_views,
-    share_memory,
-    sharing,
-    viewed,
-)
-from mcf.expansions.ops.shape.scattering import add_rows
-from mcf.expansions.tensor import COMPONENTS, MCFTensor, maker
+from mcf.expansions.ops.shape.movement import add_rows
+from mcf.expansions.tensor import COMPONENTS, MCFTensor, maker, wrap
 
 aten = torch.ops.aten
+
+
+def on_each(func: OpOverload) -> Callable[..., Any]:
+    """Return an implementation that applies `func` to each component of its first argument."""
+    call = _binding(func)
+
+    def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, MCFTensor):
+            raise TypeError(
+                f"{readable(func)}: indices and masks must be plain, got an expansion tensor"
+            )
+        results = [call(c, *args, **kwargs) for c in x.components]
+        if isinstance(results[0], (list, tuple)):
+            return [wrap(parts) for parts in zip(*results, strict=True)]
+        return wrap(results)
+
+    return implementation
+
+
+# Tensor methods with the signature of the operator; calling them takes half the time.
+_METHODS = frozenset(
+    "clone detach diagonal expand flip gather index_select masked_select permute repeat roll rot90 "
+    "select split split_with_sizes squeeze t take transpose tril triu unbind unfold unsqueeze "
+    "view".split()
+)
+
+
+def _binding(func: OpOverload) -> Callable[..., Any]:
+    """Return the fastest callable of an operator: the tensor method, or the raw operator."""
+    name = func._schema.name.removeprefix("aten::")
+    # `_op` skips the Python wrapper of OpOverload.
+    return getattr(torch._C.TensorBase, name) if name in _METHODS else func._op
+
+
+def register(*funcs: OpOverload) -> None:
+    """Register operators whose first argument is an expansion tensor and the others plain."""
+    for func in funcs:
+        implements(func)(on_each(func))
+
+
+# The step of PyTorch's `return_and_correct_aliasing` that views need, without its other checks.
+share_memory: Any = torch._functionalize_unsafe_set
+
+
+def register_views(*funcs: OpOverload) -> None:
+    """Register view operators, applied to each component; results share the tensor's memory."""
+    for func in funcs:
+        OPERATORS[func] = viewed(_binding(func))
+
+
+def viewed(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a view operator's implementation, given the view of one plain tensor."""
+
+    def views(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
+        own = x.__dict__
+        return [view(c, *args, **kwargs) for c in COMPONENTS[own["_terms"]](own)]
+
+    return sharing(views)
+
+
+def sharing(views: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a view operator's implementation, given a function that views all components."""
+
+    def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
+        results = views(x, *args, **kwargs)
+        if torch.is_inference_mode_enabled():
+            # A view of a normal tensor must stay normal, so that both share a version counter.
+            with torch.inference_mode(x.is_inference()):
+                return viewing(x, results)
+        return viewing(x, results)
+
+    def viewing(x: MCFTensor, results: Any) -> Any:
+        # Equal layouts of the components imply equal layouts of the views: no check is needed.
+        make = maker()
+        if isinstance(results[0], (list, tuple)):
+            out = [make(parts) for parts in zip(*results, strict=True)]
+            for each in out:
+                share_memory(each, x)
+            return out
+        one = make(results)
+        share_memory(one, x)
+        return one
+
+    return implementation
 
 
 def _in_place(func: OpOverload) -> None:
@@ -43,34 +120,27 @@ def _in_place(func: OpOverload) -> None:
     implements(func)(implementation)
 
 
-_in_place(aten.t_.default)
-_in_place(aten.transpose_.default)
-_in_place(aten.squeeze_.default)
-_in_place(aten.squeeze_.dim)
-_in_place(aten.squeeze_.dims)
-_in_place(aten.unsqueeze_.default)
-
+for _func in overloads("t_ transpose_ squeeze_ squeeze_.dim squeeze_.dims unsqueeze_"):
+    _in_place(_func)
 register_views(
-    aten.alias.default,
-    aten.detach.default,
-    aten.diagonal.default,
-    aten.expand.default,
-    aten.permute.default,
-    aten.select.int,
-    aten.split.Tensor,
-    aten.split_with_sizes.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.t.default,
-    aten.transpose.int,
-    aten.unbind.int,
-    aten.unfold.default,
-    aten.unsqueeze.default,
-    aten.view.default,
-    aten._reshape_alias.default,
+    *overloads(
+        "alias detach diagonal expand permute select.int split.Tensor split_with_sizes squeeze "
+        "squeeze.dim squeeze.dims t transpose.int unbind.int unfold unsqueeze view _reshape_alias"
+    )
 )
-register(aten._unsafe_view.default)
+# Operators of one expansion tensor and plain arguments.
+register(
+    *overloads(
+        "alias_copy as_strided_copy channel_shuffle detach_copy diag_embed diagonal_backward "
+        "diagonal_copy embedding expand_copy flip gather im2col index_select _unsafe_index.Tensor "
+        "narrow_copy native_channel_shuffle permute_copy pixel_shuffle pixel_unshuffle repeat "
+        "repeat_interleave.self_int roll rot90 select_backward select_copy.int slice_backward "
+        "slice_copy.Tensor split_copy.Tensor split_with_sizes_copy squeeze_copy squeeze_copy.dim "
+        "squeeze_copy.dims t_copy take tril transpose_copy.int triu unbind_copy.int unfold_copy "
+        "unsafe_chunk unsafe_split.Tensor unsafe_split_with_sizes unsqueeze_copy _unsafe_view "
+        "view_copy"
+    )
+)
 
 _slice = aten.slice.Tensor._op
 # Indexing a plain tensor takes half the time of the operator.

@@ -1,7 +1,8 @@
-"""Implement average, power-average, maximum, adaptive and fractional pooling."""
+"""Implement convolutions and pooling by gathering windows."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -12,12 +13,159 @@ import torch.nn.functional as F
 
 from mcf.expansions.dispatch.registry import implements
 from mcf.expansions.dispatch.widening import fitted, roomy
-from mcf.expansions.ops.arithmetic.powers_of_two import row_scale
-from mcf.expansions.ops.nn.convolution import batched_as, each, padded, windows
+from mcf.expansions.ops.arithmetic.constants import row_scale
 from mcf.expansions.ops.reductions.norms import power
 from mcf.expansions.tensor import MCFTensor
 
 nn: Any = torch._C._nn
+
+
+def each(value: Any, dims: int) -> tuple[Any, ...]:
+    """Return a tuple of `dims` numbers, given one number or a sequence.
+
+    Raises:
+        RuntimeError: if the sequence has neither 1 nor `dims` numbers.
+    """
+    if isinstance(value, list | tuple) and len(value) not in (1, dims):
+        raise RuntimeError(f"expected a single int or {dims} of them, got {tuple(value)}")
+    return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
+
+
+def windows(
+    x: Any, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[Any, list[int]]:
+    """Return the windows of x [batch, c, *space] as [batch, c, prod(size), *out], and `out`."""
+    space = x.shape[2:]
+    out = [
+        (n - d * (k - 1) - 1) // s + 1
+        for n, k, s, d in zip(space, size, stride, dilation, strict=True)
+    ]
+    if min(out) <= 0:
+        raise RuntimeError(f"windows of {list(size)} do not fit in {list(space)}")
+    parts = []
+    for offsets in itertools.product(*(range(k) for k in size)):
+        window = tuple(
+            slice(o * d, o * d + s * (n - 1) + 1, s)
+            for o, d, s, n in zip(offsets, dilation, stride, out, strict=True)
+        )
+        index = (..., *window)
+        parts.append(x[index])
+    return torch.stack(parts, 2), out
+
+
+def padded(x: Any, padding: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
+    """Pad x with a value: (before, after) for each spatial dimension."""
+    flat = [p for pair in reversed(padding) for p in pair]
+    return F.pad(x, flat, value=value) if any(flat) else x
+
+
+def _convolve(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> Any:
+    """Convolve x [batch, c, *space] with weight [o, c / groups, *size]."""
+    size = weight.shape[2:]
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        raise RuntimeError(
+            f"convolution: input of {x.shape[1]} channels and weight of shape "
+            f"{list(weight.shape)} do not fit for groups={groups}"
+        )
+    columns, out = windows(padded(x, padding), size, stride, dilation)
+    batch, share = x.shape[0], weight.shape[0] // groups
+    columns = columns.reshape(batch, groups, weight.shape[1] * math.prod(size), -1)
+    rows = weight.reshape(groups, share, -1)
+    result = (rows @ columns).reshape(batch, weight.shape[0], *out)
+    if bias is None:
+        return result
+    return result + bias.reshape(-1, *(1 for _ in size))
+
+
+def _convolution_pads(
+    padding: Any, weight: Any, stride: Any, dilation: Any, dims: int
+) -> list[Any]:
+    if isinstance(padding, int) or not isinstance(padding, str):
+        return [(p, p) for p in each(padding, dims)]
+    if padding == "valid":
+        return [(0, 0)] * dims
+    if padding != "same" or any(s != 1 for s in stride):
+        raise RuntimeError(
+            f"convolution: padding must be ints, 'valid' or (for stride 1) 'same', got {padding!r}"
+        )
+    total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    return [(t // 2, t - t // 2) for t in total]
+
+
+def batched_as(x: Any, dims: int) -> tuple[Any, bool]:
+    """Add a batch dimension to x if it has none; return whether it had one."""
+    return (x, True) if x.dim() == dims + 2 else (x[None], False)
+
+
+def _convolution(dims: int) -> None:
+    def convolution(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        x, batched = batched_as(input, dims)
+        steps, gaps = each(stride, dims), each(dilation, dims)
+        pads = _convolution_pads(padding, weight, steps, gaps, dims)
+        out = _convolve(x, weight, bias, steps, pads, gaps, groups)
+        return out if batched else out[0]
+
+    def transposed(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Any:
+        x, batched = batched_as(input, dims)
+        steps, gaps = each(stride, dims), each(dilation, dims)
+        # Insert zeros between the elements, then convolve with the mirrored kernel.
+        space = [s * (n - 1) + 1 for s, n in zip(steps, x.shape[2:], strict=True)]
+        spread = x.new_zeros([*x.shape[:2], *space])
+        places = (..., *(slice(None, None, s) for s in steps))
+        spread[places] = x
+        share = weight.shape[1]
+        kernel = weight.reshape(groups, -1, share, *weight.shape[2:]).transpose(1, 2)
+        kernel = kernel.reshape(groups * share, -1, *weight.shape[2:])
+        kernel = kernel.flip(tuple(range(2, dims + 2)))
+        pads = [
+            (d * (k - 1) - p, d * (k - 1) - p + o)
+            for d, k, p, o in zip(
+                gaps,
+                weight.shape[2:],
+                each(padding, dims),
+                each(output_padding, dims),
+                strict=True,
+            )
+        ]
+        out = _convolve(spread, kernel, bias, (1,) * dims, pads, gaps, groups)
+        return out if batched else out[0]
+
+    implements(getattr(torch, f"conv{dims}d"), getattr(F, f"conv{dims}d"))(convolution)
+    implements(getattr(torch, f"conv_transpose{dims}d"), getattr(F, f"conv_transpose{dims}d"))(
+        transposed
+    )
+
+
+@implements(torch.conv_tbc, F.conv_tbc)
+def conv_tbc(input: Any, weight: Any, bias: Any, pad: int = 0) -> Any:
+    """Return conv1d of input [time, batch, channels] with weight [size, in, out]."""
+    x, w = input.permute(1, 2, 0), weight.permute(2, 1, 0)
+    return torch.conv1d(x, w, bias, padding=pad).permute(2, 0, 1)
 
 
 def _pads(
@@ -147,6 +295,16 @@ def _power_averaged(dims: int) -> None:
     implements(getattr(F, f"lp_pool{dims}d"))(lp_pool)
 
 
+def _alone(both: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
+    """Return the variant of a pooling that returns the indices only if it is asked to."""
+
+    def values(*args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+        found = both(*args, **kwargs)
+        return found if return_indices else found[0]
+
+    return values
+
+
 def _largest(dims: int) -> None:
     def with_indices(
         input: Any,
@@ -172,11 +330,9 @@ def _largest(dims: int) -> None:
             places = places * space[d] + start + offset
         return (values, places) if batched else (values[0], places[0])
 
-    def max_pool(*args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
-        both = with_indices(*args, **kwargs)
-        return both if return_indices else both[0]
-
-    implements(getattr(torch, f"max_pool{dims}d"), getattr(F, f"max_pool{dims}d"))(max_pool)
+    implements(getattr(torch, f"max_pool{dims}d"), getattr(F, f"max_pool{dims}d"))(
+        _alone(with_indices)
+    )
     room = torch if dims == 1 else nn
     implements(getattr(room, f"max_pool{dims}d_with_indices"))(with_indices)
 
@@ -227,14 +383,10 @@ def _adaptive(dims: int) -> None:
         values, indices = _adapted([input, places], output_size, dims, _max)
         return values, indices
 
-    def chosen(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-        both = adaptive_max_pool(input, output_size)
-        return both if return_indices else both[0]
-
     room = torch if dims == 1 else nn
     implements(getattr(room, f"adaptive_avg_pool{dims}d"))(adaptive_avg_pool)
     implements(getattr(room, f"adaptive_max_pool{dims}d"))(adaptive_max_pool)
-    implements(getattr(F, f"adaptive_max_pool{dims}d"))(chosen)
+    implements(getattr(F, f"adaptive_max_pool{dims}d"))(_alone(adaptive_max_pool))
 
 
 def max_unpool(input: Any, indices: Any, output_size: Any, *rest: Any) -> Any:
@@ -254,6 +406,7 @@ for _dims in (1, 2, 3):
     _power_averaged(_dims)
     _largest(_dims)
     _adaptive(_dims)
+    _convolution(_dims)
 
 
 def _starts(samples: Any, n: int, size: int, out: int) -> Any:
@@ -329,13 +482,9 @@ def _pool(dims: int) -> None:
             _random_samples = torch.rand(*rows, dims, dtype=torch.float64, device=input.device)
         return fractional_max_pool(input, kernel_size, output_size, _random_samples)
 
-    def chosen(*args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
-        both = with_indices(*args, **kwargs)
-        return both if return_indices else both[0]
-
     implements(getattr(nn, f"fractional_max_pool{dims}d"))(fractional_max_pool)
     implements(getattr(F, f"fractional_max_pool{dims}d_with_indices"))(with_indices)
-    implements(getattr(F, f"fractional_max_pool{dims}d"))(chosen)
+    implements(getattr(F, f"fractional_max_pool{dims}d"))(_alone(with_indices))
 
 
 for _dims in (2, 3):

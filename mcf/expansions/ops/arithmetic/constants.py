@@ -1,4 +1,4 @@
-"""Provide powers of two as plain tensors, for exact scaling of expansions.
+"""Convert constants to a tensor's format, and provide powers of two for exact scaling.
 
 A norm is as large as its values, while their squares overflow or underflow in the outer part of the
 range of exponents. Scaling a row by a power of two is exact. Rows in the middle of the range, which
@@ -10,16 +10,44 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from mcf.convert.numbers import components_of
+from mcf.elementary import fixed
+from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import functorch, unseen
 from mcf.expansions.tensor import MCFTensor
-from mcf.kernels.formats import FP32, FP64, format_of
+from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.kernels.scaling import power_of_two
 from mcf.reductions.folds import row_exponents
+
+
+def constant(value: int, like: MCFTensor) -> MCFTensor:
+    """Convert a fixed-point number of `mcf.elementary.fixed` to the format of a tensor."""
+    return tensor(fixed.to_fraction(value), like.terms, like.dtype, like.device)
+
+
+def in_format(value: Any, like: MCFTensor) -> Any:
+    """Round a number to the nearest expansion in a tensor's format; return a tensor unchanged."""
+    if isinstance(value, Tensor):
+        return value
+    return tensor(value, like.terms, like.dtype, like.device)
+
+
+@functools.cache
+def _left(value: Fraction, fmt: Format, terms: int) -> Fraction:
+    """Return the rounding error: value minus its nearest expansion."""
+    return value - sum(map(Fraction, components_of(value, fmt, terms)))
+
+
+def difference(x: Any, value: Fraction) -> Any:
+    """Return x - value with a small relative error, even under cancellation."""
+    left = _left(value, format_of(x.dtype), x.terms)
+    return (x - in_format(value, x)) - in_format(left, x)
 
 
 def two_to(exponent: Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,7 +119,7 @@ def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor |
     return power_of_two(-torch.where(usual, 0, limited), register).to(x.dtype)
 
 
-def beside(value: float, x: Any, scale: Tensor) -> Any:
+def scaled_number(value: float, x: Any, scale: Tensor) -> Any:
     """Return a number times each row's factor, in the format of x."""
     # torch.export traces expansions that are created from its inputs, such as by `new_full`.
     return x.new_full(scale.shape, value) * scale
@@ -121,4 +149,4 @@ def mean_square(x: Any, dims: Sequence[int], eps: float = 0.0) -> MeanSquare:
         return MeanSquare(x, square, square + eps, None)
     x = x * scale
     square = (x * x).mean(dims, keepdim=True)
-    return MeanSquare(x, square, square + beside(eps, x, scale) * scale, scale)
+    return MeanSquare(x, square, square + scaled_number(eps, x, scale) * scale, scale)
