@@ -38,6 +38,8 @@ class GroupedOptimizer(Optimizer):
     # The options of a group that select its rule, and the rules by the values of these.
     variants: tuple[str, ...] = ()
     rules: Mapping[tuple[Any, ...], Rule]
+    # Its flags that checkpoints of older versions lack.
+    later: tuple[str, ...] = ()
     # Whether parameters may be expansion tensors.
     takes_expansions = True
 
@@ -61,11 +63,13 @@ class GroupedOptimizer(Optimizer):
     _track_metrics: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Show users every option of the constructor."""
+        """Show users every option of the constructor, and describe those of all optimizers."""
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
-            shown = options.signature(vars(cls)["__init__"])
+            shown = options.signature(vars(cls)["__init__"], cls.precisions)
             cls.__signature__ = shown  # type: ignore[attr-defined]
+            if cls.__doc__ is not None:
+                cls.__doc__ = options.documented(cls.__doc__, [*shown.parameters, "options"])
 
     # -- hooks for subclasses ------------------------------------------------------------------
 
@@ -74,7 +78,7 @@ class GroupedOptimizer(Optimizer):
         return self.rules[tuple(group[name] for name in self.variants)]
 
     def _given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
-        """Return the hyperparameters, and whatever else `Rule.coefficients` reads from a group.
+        """Return the rule's own hyperparameters, and whatever else its coefficients read.
 
         `read` converts each hyperparameter that may be a tensor; on the CPU it is `float`.
         """
@@ -85,8 +89,13 @@ class GroupedOptimizer(Optimizer):
         return {}
 
     def _all_given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
-        """Return the subclass's scalars, and those of the options that all optimizers have."""
-        given = self._given(group, arith, read)
+        """Return the rule's scalars, and those of the options that all optimizers have."""
+        given = {
+            "grad_scale": -1.0 if group["maximize"] else 1.0,
+            "lr": read(group["lr"]),
+            "weight_decay": read(group["weight_decay"]),
+            **self._given(group, arith, read),
+        }
         if group["decouple_lr"]:
             given = options.weight_decay(group, given)
         given["grad_limit"] = self.max_grad_value or 0.0
@@ -94,7 +103,9 @@ class GroupedOptimizer(Optimizer):
 
     def _check_group(self, group: Group) -> None:
         """Raise for hyperparameters out of range."""
-        raise NotImplementedError
+        for name, check in validation.HYPERPARAMETERS.items():
+            if name in self._required:
+                check(group[name])
 
     def _check_scheduled(self, group: Group) -> None:
         """Raise for values out of range in a group before a step."""
@@ -102,7 +113,7 @@ class GroupedOptimizer(Optimizer):
 
     def _later_options(self) -> Group:
         """Return the defaults of options that checkpoints of older versions lack."""
-        return options.OLDER
+        return {**options.OLDER, **dict.fromkeys(self.later, False)}
 
     @property
     def _step_supports_amp_scaling(self) -> bool:

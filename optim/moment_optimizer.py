@@ -15,7 +15,7 @@ from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
 from mcf.optim.rule import formulas
 from mcf.optim.rule.metrics import adamw_terms
-from mcf.optim.rule.rule import FIRST, PREVIOUS, SECOND, SLOW, Coefficients, Rule
+from mcf.optim.rule.rule import FIRST, SECOND, SLOW, Coefficients, Rule
 from mcf.optim.storage.codes import root
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.strategies import Arithmetic
@@ -52,10 +52,7 @@ def two_moments(
     *,
     decoupled: bool,
     results: tuple[str, ...] = (),
-    firsts: tuple[str, ...] = (),
-    previous: tuple[str, ...] = (),
-    maxima: tuple[str, ...] = (),
-    slow: tuple[str, ...] = (),
+    states: tuple[tuple[str, str], ...] = (),
     coefficients: tuple[Coefficients, ...] = (),
     **fields: Any,
 ) -> Rule:
@@ -67,13 +64,11 @@ def two_moments(
             `results`, then the update and the increment of exp_avg_sq.
         decoupled: whether the weight decay enters the update instead of the gradient.
         results: see `function`.
-        firsts: further states that use the first-moment storage.
-        previous: further states that hold earlier gradients.
-        maxima: further states that use the second-moment storage, such as its running maximum.
-        slow: averages that decay more slowly than the second moment.
+        states: states in addition to the two moments; those stored as the second moment come last.
         coefficients: coefficients in addition to CORRECTIONS.
         fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
     """
+    every = (("exp_avg", FIRST), ("exp_avg_sq", SECOND), *states)
     return Rule(
         name=name,
         function=function,
@@ -82,15 +77,7 @@ def two_moments(
             "update", "increment",
         ),
         metrics=adamw_terms,
-        metric_count=4,
-        states=(
-            ("exp_avg", FIRST),
-            *((n, FIRST) for n in firsts),
-            *((n, PREVIOUS) for n in previous),
-            ("exp_avg_sq", SECOND),
-            *((n, SECOND) for n in maxima),
-            *((n, SLOW) for n in slow),
-        ),
+        states=tuple(sorted(every, key=lambda state: state[1] in (SECOND, SLOW))),
         coefficients=(CORRECTIONS, *coefficients),
         slots=(
             *(formulas.DECOUPLED if decoupled else formulas.L2),
@@ -104,16 +91,16 @@ def two_moments(
 class MomentOptimizer(LowPrecisionOptimizer):
     """An optimizer with `lr`, `betas`, `eps` and `weight_decay`."""
 
+    # The number of decay rates, and the indices of those of the first and the second moment.
+    beta_count = 2
+    moments = (0, 1)
+
     def _check_group(self, group: dict[str, Any]) -> None:
-        validation.number("learning rate", group["lr"])
+        super()._check_group(group)
+        validation.betas(group["betas"], self.beta_count)
         check_tensors(group, "lr", group["lr"])
-        validation.betas(group["betas"])
         for k, beta in enumerate(group["betas"]):
             check_tensors(group, f"betas[{k}]", beta)
-        validation.number("epsilon value", group["eps"])
-        validation.number("weight_decay value", group["weight_decay"])
-        for name in ("amsgrad", "decoupled_weight_decay"):
-            validation.flag(name, group.get(name, False))
 
     def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
         # A value that a captured graph reads cannot be checked here.
@@ -134,18 +121,16 @@ class MomentOptimizer(LowPrecisionOptimizer):
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        beta1, beta2 = (read(b) for b in group["betas"])
+        first, second = self.moments
+        beta2 = read(group["betas"][second])
         high, low = beta2_components(beta2, arith)
         return {
-            "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": read(group["lr"]),
-            "beta1": beta1,
+            "beta1": read(group["betas"][first]),
             "beta2": high,
             "beta2_lo": low,
             # beta2 as one number.
             "whole_beta2": beta2,
             "eps": read(group["eps"]),
-            "weight_decay": read(group["weight_decay"]),
         }
 
 

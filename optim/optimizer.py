@@ -34,15 +34,8 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     _complete = False
     _told_of_no_effect = False
 
-    def __init__(
-        self,
-        params: ParamsT,
-        defaults: Group,
-        *,
-        track_metrics: bool,
-        **given: Unpack[options.Options],
-    ) -> None:
-        """Create the optimizer; `track_metrics` keeps the sums that `metrics` needs."""
+    def __init__(self, params: ParamsT, defaults: Group, **given: Unpack[options.Options]) -> None:
+        """Create the optimizer; `defaults` are the hyperparameters of its rule."""
         given = options.renamed(given)
         options.known(type(self).__name__, given)
         mine = options.chosen(given, options.OF_OPTIMIZER)
@@ -52,12 +45,15 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         self._grad_low = {}
         self._accumulator = None
         self._released = False
-        self._track_metrics = bool(track_metrics)
+        self._track_metrics = bool(given.get("track_metrics"))
         self._steps = Steps()
         self._lock = threading.RLock()
         self._lost = LostUpdates(self.check_numerics)
-        self._required = frozenset(defaults) | options.IN_GROUPS.keys()
-        super().__init__(params, {**by_name(defaults), **options.chosen(given, options.IN_GROUPS)})
+        every = options.defaults_of(self.precisions)
+        common = {k: every[k] for k in (*options.ALWAYS, *options.IN_GROUPS)}
+        defaults = {**defaults, **options.chosen(given, common)}
+        self._required = frozenset(defaults)
+        super().__init__(params, by_name(defaults))
         if any(group["capturable"] for group in self.param_groups):
             gradient_scaling.check_capturable(self.nonfinite)
         self._complete = True

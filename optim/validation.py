@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -44,24 +45,17 @@ def number(
         raise ValueError(f"Invalid {name}: {value}; allowed is [{low}, {high}{upper}")
 
 
-def betas(value: Any) -> None:
-    """Raise unless `betas` is a pair of numbers in [0, 1)."""
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f"Invalid betas: {value!r}; allowed is a pair of numbers")
+def betas(value: Any, count: int = 2) -> None:
+    """Raise unless `betas` is a pair of numbers in [0, 1), or `count` floats."""
+    if not isinstance(value, (tuple, list)) or len(value) != count:
+        allowed = "is a pair of numbers" if count == 2 else "are three numbers"
+        raise ValueError(f"Invalid betas: {value!r}; allowed {allowed}")
     for k, beta in enumerate(value):
+        if count > 2 and isinstance(beta, Tensor):
+            raise TypeError(f"betas[{k}] is a Tensor; allowed are numbers in [0, 1)")
         number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
     if isinstance(value[0], Tensor) != isinstance(value[1], Tensor):
         raise ValueError("betas must be either both floats or both Tensors")
-
-
-def three_betas(value: Any) -> None:
-    """Raise unless `betas` is three floats in [0, 1)."""
-    if not isinstance(value, (tuple, list)) or len(value) != 3:
-        raise ValueError(f"Invalid betas: {value!r}; allowed are three numbers")
-    for k, beta in enumerate(value):
-        if isinstance(beta, Tensor):
-            raise TypeError(f"betas[{k}] is a Tensor; allowed are numbers in [0, 1)")
-        number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
 
 
 def steps(name: str, value: Any) -> None:
@@ -78,6 +72,24 @@ def flag(name: str, value: Any) -> None:
     """Raise unless a hyperparameter is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+# The checks of hyperparameters that have one range in every rule, by the arguments' names.
+HYPERPARAMETERS: dict[str, Callable[[Any], None]] = {
+    "lr": partial(number, "learning rate"),
+    "momentum": partial(number, "momentum value"),
+    "eps": partial(number, "epsilon value"),
+    "weight_decay": partial(number, "weight_decay value"),
+    "dampening": partial(number, "dampening value", low=-math.inf),
+    "momentum_decay": partial(number, "momentum_decay value"),
+    "alpha": partial(number, "alpha"),
+    "beta3_warmup": partial(steps, "beta3_warmup"),
+    "alpha_warmup": partial(steps, "alpha_warmup"),
+    **{
+        name: partial(flag, name)
+        for name in ("amsgrad", "decoupled_weight_decay", "no_prox", "train_mode")
+    },
+}
 
 
 def choice(name: str, value: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import streams
-from mcf.kernels.algorithms.primitives import rn
+from mcf.kernels.algorithms.primitives import div, neg, rn, sqrt
 from mcf.optim import validation
 from mcf.optim.companions import reducers
 from mcf.optim.companions.reducers import Companion
@@ -19,13 +19,22 @@ from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
-from mcf.optim.rules.adamw import adamw, averaged, descent
+from mcf.optim.rules.adamw import adamw
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import interrupts
 from mcf.optim.step.bucket import Bucket, Group, Hyperparameters, Named, Request
 from mcf.optim.step.launch import Partial
 from mcf.optim.step.run import Steps
-from mcf.optim.storage.slots import accumulate, denominator, param_value, scaled_gradient
+from mcf.optim.storage.slots import (
+    accumulate,
+    decay_and_add,
+    decayed,
+    denominator,
+    param_value,
+    scaled_gradient,
+    second_moment_value,
+    unbias,
+)
 
 _ALLOWED = "allowed are Adam, AdamW and CollageAdamW of mcf.optim"
 
@@ -285,17 +294,10 @@ def fold(
     The kept factor is beta for the first gradient of a step, and 1 for the others.
     """
     gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
-    return averaged(
-        gradient,
-        exp_avg,
-        exp_avg_sq,
-        exp_avg_sq_lo,
-        kept1,
-        one_minus_beta1,
-        kept2,
-        kept2_lo,
-        one_minus_beta2,
-    )
+    exp_avg = rn(rn(kept1 * exp_avg) + rn(one_minus_beta1 * gradient))
+    increment = rn(one_minus_beta2 * rn(gradient * gradient))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, kept2, kept2_lo, increment)
+    return exp_avg, exp_avg_sq, exp_avg_sq_lo, increment
 
 
 def finish(
@@ -315,22 +317,15 @@ def finish(
     weight_decay,
 ):
     """w <- max(w, v) (AMSGrad), or v;  p <- p - lr (m^ / (sqrt(w^) + eps) + weight_decay p)."""
-    shrunk = rn(weight_decay * param_value(param, param_lo))
+    decay = rn(weight_decay * param_value(param, param_lo))
     max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
         exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
     )
-    divisor, update = descent(
-        shrunk,
-        exp_avg,
-        max_exp_avg_sq,
-        max_exp_avg_sq_lo,
-        lr,
-        bias_correction1,
-        inverse_bias_correction1,
-        bias_correction2,
-        inverse_bias_correction2,
-        eps,
-    )
+    second = second_moment_value(max_exp_avg_sq, max_exp_avg_sq_lo)
+    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    divisor = rn(root + eps)
+    update = neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, max_exp_avg_sq, max_exp_avg_sq_lo, divisor, update
 

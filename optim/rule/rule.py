@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import parameters
 from mcf.kernels.formats import Format
+from mcf.optim.rule.metrics import adamw_terms, param_terms
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.codes import RATIO8
 from mcf.optim.storage.single import STOCHASTIC
@@ -54,8 +56,7 @@ class Rule:
         name: for kernel names.
         function: the formula, an algorithm over those names with slots left open.
         results: the names of its results.
-        metrics: the terms summed when metrics are tracked.
-        metric_count: the number of terms.
+        metrics: the terms summed when metrics are tracked, with or without a second moment's.
         states: its states per element, any number of pairs `(name, kind)`, where the kind is FIRST,
             SECOND, SLOW or PREVIOUS. States of kinds FIRST and PREVIOUS can be codes relative to
             the root of the first state of kind SECOND.
@@ -82,8 +83,7 @@ class Rule:
     name: str
     function: Algorithm
     results: tuple[str, ...]
-    metrics: Algorithm
-    metric_count: int
+    metrics: Algorithm = param_terms
     states: tuple[tuple[str, str], ...] = ()
     numbers: tuple[tuple[str, float], ...] = ()
     absent: tuple[str, ...] = ()
@@ -103,6 +103,11 @@ class Rule:
         if arithmetic.strategy.feedback and self.feedback is not None:
             return (*self.coefficients, self.feedback)
         return self.coefficients
+
+    @property
+    def metric_count(self) -> int:
+        """The number of terms of the metrics."""
+        return 4 if self.metrics is adamw_terms else 3
 
     @functools.cached_property
     def scalars(self) -> tuple[str, ...]:
@@ -137,3 +142,8 @@ class Rule:
         if name in self.seconds and kept is arithmetic.strategy.second:
             return arithmetic.second_moment
         return kept.format(arithmetic.component)
+
+
+def by_flags(make: Callable[..., Rule]) -> dict[tuple[bool, ...], Rule]:
+    """Return the rules that a function makes for the values of one flag, keyed as in optimizers."""
+    return {(flag,): make(flag) for flag in (False, True)}

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
-from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients
+from mcf.optim.rule.rule import FIRST, PREVIOUS, Coefficients
 from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
@@ -26,7 +23,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic
 
 
 def adan(
@@ -111,8 +108,7 @@ _RULES = {(): two_moments(
     adan,
     decoupled=True,
     results=("exp_avg_diff", "previous_grad"),
-    firsts=("exp_avg_diff",),
-    previous=("previous_grad",),
+    states=(("exp_avg_diff", FIRST), ("previous_grad", PREVIOUS)),
     coefficients=(
         Coefficients(
             differences, ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
@@ -135,23 +131,17 @@ class Adan(MomentOptimizer):
     storage, which is exact for a bf16 gradient that was neither scaled nor clipped.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of m, n and v, floats in [0, 1).
-        eps: added to the denominator.
         weight_decay: proximal weight decay, p / (1 + lr weight_decay).
         no_prox: decay p by lr weight_decay p instead, as AdamW does.
         precision: any of `mcf.optim.AdamW` except ECO's. With moments of 4 bits the previous
             gradient has 8.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     precisions = WITHOUT_FEEDBACK
+    beta_count, moments = 3, (0, 2)
     rules = _RULES
 
     def __init__(
@@ -162,27 +152,15 @@ class Adan(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         no_prox: bool = False,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        validation.three_betas(group["betas"])
-        super()._check_group({**group, "betas": group["betas"][::2]})
-        validation.flag("no_prox", group["no_prox"])
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        beta1, beta2, beta3 = group["betas"]
         return {
-            **super()._given({**group, "betas": (beta1, beta3)}, arith, read),
-            "beta_diff": float(beta2),
+            **super()._given(group, arith, read),
+            "beta_diff": float(group["betas"][1]),
             "proximal": 0.0 if group["no_prox"] else 1.0,
         }

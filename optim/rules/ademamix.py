@@ -7,17 +7,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
-from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients
+from mcf.optim.rule.rule import SLOW, Coefficients
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import (
     accumulate,
@@ -29,7 +26,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic
 
 
 def ademamix(
@@ -161,13 +158,12 @@ def inverse_log(beta: float) -> float:
     return float(context.divide(decimal.Decimal(1), context.ln(decimal.Decimal(beta))))
 
 
-_SLOW = ("exp_avg_slow", "exp_avg_slow_lo")
 _RULES = {(): two_moments(
     "ademamix",
     ademamix,
     decoupled=True,
-    results=_SLOW,
-    slow=_SLOW[:1],
+    results=("exp_avg_slow", "exp_avg_slow_lo"),
+    states=(("exp_avg_slow", SLOW),),
     coefficients=(
         Coefficients(slow_rates, ("beta3", "beta3_lo", "one_minus_beta3", "alpha")),
     ),
@@ -190,26 +186,19 @@ class AdEMAMix(MomentOptimizer):
     1e-8 to betas inside logarithms.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of m, v and n, floats in [0, 1).
         alpha: how much of n is added to m^.
         beta3_warmup: the number of steps in which the rate of n goes from betas[0] to betas[2], its
             half-life linearly; None for no warm-up.
         alpha_warmup: the number of steps in which alpha rises linearly from 0; None for no warm-up.
-        eps: added to the denominator.
-        weight_decay: decoupled weight decay.
         precision: any of `mcf.optim.AdamW` except ECO's. With moments of 4 and 8 bits n is in bf16,
             rounded stochastically: v decays faster, so no multiple of its root bounds n.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     precisions = WITHOUT_FEEDBACK
+    beta_count = 3
     rules = _RULES
 
     def __init__(
@@ -222,30 +211,17 @@ class AdEMAMix(MomentOptimizer):
         alpha_warmup: int | None = None,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        validation.three_betas(group["betas"])
-        super()._check_group({**group, "betas": group["betas"][:2]})
-        validation.number("alpha", group["alpha"])
-        for name in ("beta3_warmup", "alpha_warmup"):
-            validation.steps(name, group[name])
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        beta1, beta2, beta3 = group["betas"]
+        beta1, _, beta3 = group["betas"]
         paired = arith.strict and arith.strategy.second is PAIR
         return {
-            **super()._given({**group, "betas": (beta1, beta2)}, arith, read),
+            **super()._given(group, arith, read),
             "whole_beta3": float(beta3),
             "first_inverse_log": inverse_log(float(beta1)),
             "last_inverse_log": inverse_log(float(beta3)),

@@ -20,7 +20,6 @@ from mcf.kernels.tables import as_tensor
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
 from mcf.optim.sharding.owners import Owners
 from mcf.optim.sharding.processes import Replicas
@@ -31,7 +30,7 @@ from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
 from mcf.optim.step.launch import Launcher
 from mcf.optim.step.table import Table
 from mcf.optim.storage.slots import accumulate, ahead, param_value, scaled_gradient
-from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic
 
 
 def muon_momentum(
@@ -82,8 +81,6 @@ MOMENTUM = {
         function=muon_momentum,
         results=("momentum_buffer", "direction"),
         made=("direction",),
-        metrics=param_terms,
-        metric_count=3,
         states=(("momentum_buffer", FIRST),),
         slots=(("ahead", nesterov_ahead if nesterov else plain_ahead),),
     )
@@ -95,8 +92,6 @@ UPDATE = Rule(
     name="muon",
     function=muon,
     results=("param", "param_lo", "update"),
-    metrics=param_terms,
-    metric_count=3,
     decoupled=True,
     shaped=True,
 )
@@ -314,30 +309,24 @@ _ADJUSTMENTS: dict[str | None, Callable[[int, int], float]] = {
 _ADJUSTMENTS[None] = _ADJUSTMENTS["original"]
 
 
-# The rules that declare the states and scalars of a whole step, with Nesterov momentum and without.
-_RULES = {
-    nesterov: dataclasses.replace(
-        UPDATE,
-        name="muon_nesterov" if nesterov else "muon_plain",
-        states=(("momentum_buffer", FIRST),),
-        coefficients=(Coefficients(complement, ("one_minus_momentum",)),),
-        launcher=functools.partial(Halves, nesterov=nesterov),
-    )
-    for nesterov in (False, True)
-}
+def rules(replicas: Replicas | None) -> dict[bool, Rule]:
+    """Return the rules of a whole step, its states and scalars, with Nesterov momentum and without.
 
-
-def _divided(replicas: Replicas | None) -> dict[bool, Rule]:
-    """Return the rules for processes that divide the matrices of a step among them."""
-    if replicas is None:
-        return _RULES
+    `replicas` are processes that divide the matrices of a step among them.
+    """
     return {
         nesterov: dataclasses.replace(
-            rule,
+            UPDATE,
+            name="muon_nesterov" if nesterov else "muon_plain",
+            states=(("momentum_buffer", FIRST),),
+            coefficients=(Coefficients(complement, ("one_minus_momentum",)),),
             launcher=functools.partial(Halves, nesterov=nesterov, replicas=replicas),
         )
-        for nesterov, rule in _RULES.items()
+        for nesterov in (False, True)
     }
+
+
+_RULES = rules(None)
 
 
 class Muon(LowPrecisionOptimizer):
@@ -352,8 +341,6 @@ class Muon(LowPrecisionOptimizer):
 
     Args:
         params: matrices, as in torch; other parameters need another optimizer.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        weight_decay: decoupled weight decay.
         momentum: the momentum mu, in [0, 1].
         nesterov: Nesterov momentum.
         ns_coefficients: three coefficients of the iteration.
@@ -364,14 +351,11 @@ class Muon(LowPrecisionOptimizer):
             `"spectral_unclamped"`: a = sqrt(rows / columns), of torch 2.14 on.
         precision: any without a second moment and without feedback; see `mcf.optim.AdamW`.
         compute_dtype: see `mcf.optim.AdamW`; it does not affect NS.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
         process_group: processes that have the same plain parameters and gradients, as under
             DistributedDataParallel (`model.process_group`): each matrix is orthogonalised by one of
             them, in round robin (Dion, arXiv:2504.05295), and they exchange results, with the same
             bits. All of them must step together. With None each process works on all matrices.
             DTensors need no group: their mesh defines the processes. Not saved in checkpoints.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees: as `mcf.optim.AdamW` for the buffer, and for the parameter as a function of O. O
     itself has the bits of torch's matrix product on the device and number of threads. NaN or
@@ -400,23 +384,16 @@ class Muon(LowPrecisionOptimizer):
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
         *,
-        precision: PrecisionName = "light",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         process_group: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        self._rules = _divided(None if process_group is None else Replicas(process_group))
+        self._rules = _RULES if process_group is None else rules(Replicas(process_group))
         torchs("_zeropower_via_newtonschulz")
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        validation.number("learning rate", group["lr"])
-        validation.number("weight_decay value", group["weight_decay"])
         validation.number("momentum value", group["momentum"], high=1.0)
-        validation.number("epsilon value", group["eps"])
+        super()._check_group(group)
         validation.flag("nesterov", group["nesterov"])
         coefficients = group["ns_coefficients"]
         if not isinstance(coefficients, (tuple, list)) or len(coefficients) != 3:
@@ -461,12 +438,7 @@ class Muon(LowPrecisionOptimizer):
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        return {
-            "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": read(group["lr"]),
-            "momentum": read(group["momentum"]),
-            "weight_decay": read(group["weight_decay"]),
-        }
+        return {"momentum": read(group["momentum"])}
 
     def _of_shape(self, group: dict[str, Any], shape: tuple[int, ...]) -> dict[str, float]:
         adjusted = _ADJUSTMENTS[group["adjust_lr_fn"]]

@@ -7,18 +7,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.pairs import mul
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
-from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
+from mcf.optim.rule.rule import Coefficients, Rule, by_flags
 from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
@@ -29,7 +26,7 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import Arithmetic
 
 
 def nadam(
@@ -114,9 +111,6 @@ def _rule(decoupled: bool) -> Rule:
     )
 
 
-_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
-
-
 @functools.cache
 def _momentum_base(decay: float) -> tuple[float, float]:
     """Return 0.96^momentum_decay as a pair."""
@@ -137,24 +131,14 @@ class NAdam(MomentOptimizer):
     The product of the momenta is the state `mu_product`, as in torch, but in float64.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
-        eps: added to the denominator.
         weight_decay: L2 penalty, or the rate of decay if decoupled.
         momentum_decay: how fast the momentum grows to b1.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        precision: see `mcf.optim.AdamW`.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     variants = ("decoupled_weight_decay",)
-    rules = _RULES
+    rules = by_flags(_rule)
 
     def __init__(
         self,
@@ -165,19 +149,9 @@ class NAdam(MomentOptimizer):
         weight_decay: float = 0.0,
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        super()._check_group(group)
-        validation.number("momentum_decay value", group["momentum_decay"])
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
@@ -10,8 +9,7 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
+from mcf.optim.rule.rule import Coefficients, Rule, by_flags
 from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
@@ -22,7 +20,6 @@ from mcf.optim.storage.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import PrecisionName
 
 
 def radam(
@@ -89,9 +86,6 @@ def _rule(decoupled: bool) -> Rule:
     return two_moments(name, radam, decoupled=decoupled, coefficients=(rectified,))
 
 
-_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
-
-
 class RAdam(MomentOptimizer):
     r"""RAdam (arXiv:1908.03265) with a storage precision for each tensor.
 
@@ -100,23 +94,13 @@ class RAdam(MomentOptimizer):
     `mcf.optim.rules.radam.rectification` defines r_t and that condition.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
-        eps: added to the denominator.
         weight_decay: L2 penalty, or the rate of decay if decoupled.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        precision: see `mcf.optim.AdamW`.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     variants = ("decoupled_weight_decay",)
-    rules = _RULES
+    rules = by_flags(_rule)
 
     def __init__(
         self,
@@ -126,12 +110,6 @@ class RAdam(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)

@@ -15,7 +15,6 @@ from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.parameters import expansions
-from mcf.optim.precision import Precision
 from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import SECOND, SLOW, Coefficients, Rule
 from mcf.optim.rules.ademamix import leading_bits
@@ -29,7 +28,7 @@ from mcf.optim.storage.slots import (
     scaled_gradient,
     second_moment_value,
 )
-from mcf.optim.storage.strategies import WITHOUT_FIRST, Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_FIRST, Arithmetic
 
 
 def schedule_free(
@@ -139,7 +138,6 @@ _RULES = {(): Rule(
         "update", "increment",
     ),
     metrics=adamw_terms,
-    metric_count=4,
     states=(("exp_avg_sq", SECOND), ("z_minus_y", SLOW)),
     numbers=(("lr_max", 0.0), ("weight_sum", 0.0)),
     decoupled=True,
@@ -178,10 +176,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
     A state dict of the optimizer holds what `train()` needs, in both modes.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: the share of x in y, in (0, 1), and the decay rate of v, in [0, 1).
-        eps: added to the denominator.
         weight_decay: decoupled weight decay, at y.
         warmup_steps: the number of steps in which the rate rises linearly.
         r: the power of t in the weight of the average: 0, 1 or 2.
@@ -189,10 +184,6 @@ class ScheduleFreeAdamW(MomentOptimizer):
         precision: any of `mcf.optim.AdamW` except ECO's and `"4bit"`, because there is no first
             moment. With v in 8 bits z - y, which v does not bound, is in bf16, rounded
             stochastically.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
 
@@ -213,15 +204,9 @@ class ScheduleFreeAdamW(MomentOptimizer):
         warmup_steps: int = 0,
         r: int = 0,
         weight_lr_power: int = 2,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals()) | {"train_mode": True}
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()) | {"train_mode": True}, **options)
 
     def eval(self) -> None:
         """Set the parameters to x, rounded to their dtype, and keep what `train()` needs."""
@@ -272,7 +257,6 @@ class ScheduleFreeAdamW(MomentOptimizer):
         for name in ("r", "weight_lr_power"):
             if isinstance(group[name], bool) or group[name] not in (0, 1, 2):
                 raise ValueError(f"Invalid {name}: {group[name]!r}; allowed are 0, 1 and 2")
-        validation.flag("train_mode", group["train_mode"])
 
     def _check_scheduled(self, group: dict[str, Any]) -> None:
         if not group["train_mode"]:

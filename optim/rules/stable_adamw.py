@@ -15,7 +15,6 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
 from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import SECOND, Rule
 from mcf.optim.rules import adamw
@@ -27,7 +26,7 @@ from mcf.optim.step.norm import total_norm
 from mcf.optim.step.opaque_operator import update_
 from mcf.optim.step.table import Table
 from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
 
 
 def ratios(
@@ -61,7 +60,6 @@ RATIOS = Rule(
     results=("ratio",),
     made=("ratio",),
     metrics=adamw_terms,
-    metric_count=4,
     states=(("exp_avg_sq", SECOND),),
 )
 
@@ -136,16 +134,8 @@ class StableAdamW(MomentOptimizer):
     layout and sharding. The relative error of RMS is at most 2^-23 in float32 registers.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
         eps: added to the denominator, and a lower bound of sqrt(v^) in RMS.
-        weight_decay: decoupled weight decay.
         precision: any of `mcf.optim.AdamW` except ECO's.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`, except that an infinity in a gradient
     makes the RMS of its tensor NaN, which clips nothing.
@@ -161,12 +151,6 @@ class StableAdamW(MomentOptimizer):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         eps: float = 1e-6,
         weight_decay: float = 1e-2,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
