@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.algorithms.primitives import ONE, div, rn
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, where
 from mcf.kernels.bind import Algorithm
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -21,29 +21,22 @@ from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.strategies import Arithmetic
 
 
-def corrections(beta1, whole_beta2, power_beta1, power_whole_beta2):
-    """1 - b1, 1 - b2, 1 - b1^t and its inverse, 1 - b2^t and its inverse."""
+def corrections(beta1, whole_beta2, power_beta1, power_whole_beta2, strict):
+    """1 - b1 and 1 - b2; 1 - b1^t and 1 - b2^t, or their inverses, as the slot `unbias` needs."""
     correction1 = rn(ONE - power_beta1)
     correction2 = rn(ONE - power_whole_beta2)
     return (
         rn(ONE - beta1),
         rn(ONE - whole_beta2),
-        correction1,
-        rn(div(ONE, correction1)),
-        correction2,
-        rn(div(ONE, correction2)),
+        where(strict > ZERO, correction1, rn(div(ONE, correction1))),
+        where(strict > ZERO, correction2, rn(div(ONE, correction2))),
     )
 
 
 # The coefficients of every rule with Adam's moments.
 CORRECTIONS = Coefficients(
-    corrections,
-    (
-        "one_minus_beta1", "one_minus_beta2",
-        "bias_correction1", "inverse_bias_correction1",
-        "bias_correction2", "inverse_bias_correction2",
-    ),
-)  # fmt: skip
+    corrections, ("one_minus_beta1", "one_minus_beta2", "bias_correction1", "bias_correction2")
+)
 
 
 def two_moments(
@@ -130,6 +123,7 @@ class MomentOptimizer(LowPrecisionOptimizer):
             "beta2_lo": low,
             # beta2 as one number.
             "whole_beta2": beta2,
+            "strict": float(arith.strict),
             "eps": read(group["eps"]),
         }
 

@@ -21,9 +21,8 @@ from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import gradient_scaling, rewritten
 from mcf.optim.step.bucket import Named, Request, new_state
 from mcf.optim.step.run import Steps
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.user_warnings import LostUpdates
 
 

@@ -24,9 +24,8 @@ from mcf.optim.sharding.shards import like, local, moved_like
 from mcf.optim.step.opaque_operator import registered, update_
 from mcf.optim.step.rewritten import version
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.slots import accumulate, param_components, param_value
 
 # The storage of an average, by the number of its components.

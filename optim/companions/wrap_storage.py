@@ -16,9 +16,8 @@ from mcf.kernels.tables import table_of
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step.opaque_operator import registered, update
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR, kahan
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN, Arithmetic
 
 # Key of the stream of random bits, and the index of the parameter's first element in it.

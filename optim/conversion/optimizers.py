@@ -37,9 +37,8 @@ from mcf.optim.sharding.shards import is_sharded, local, moved_like, unpacked
 from mcf.optim.step.bucket import new_state
 from mcf.optim.step.kernel import states
 from mcf.optim.storage import codes, values
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN, PrecisionName
 from mcf.optim.storage.values import Value
 from mcf.optim.validation import has_values

@@ -11,9 +11,8 @@ from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import parameters
 from mcf.kernels.formats import Format
 from mcf.optim.rule.metrics import adamw_terms, param_terms
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import STOCHASTIC, Storage
 from mcf.optim.storage.codes import RATIO8
-from mcf.optim.storage.single import STOCHASTIC
 from mcf.optim.storage.strategies import Arithmetic
 
 # Storage of a state: that of the strategy's first or second moments. SLOW is SECOND but never a

@@ -42,7 +42,6 @@ def adamax(
     beta2,
     beta2_lo,
     bias_correction1,
-    inverse_bias_correction1,
     eps,
     weight_decay,
 ):
@@ -63,7 +62,7 @@ def adamax(
     exp_inf, exp_inf_lo = shrink(exp_inf, exp_inf_lo, beta2, beta2_lo)
     exp_inf, exp_inf_lo = largest(size, size_lo, exp_inf, exp_inf_lo)
     norm = second_moment_value(exp_inf, exp_inf_lo)
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    first = unbias(exp_avg, bias_correction1)
     update = neg(rn(lr * decayed(rn(div(first, norm)), decay)))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, exp_avg, exp_inf, exp_inf_lo, update

@@ -52,9 +52,7 @@ def adamw(
     beta2_lo,
     one_minus_beta2,
     bias_correction1,
-    inverse_bias_correction1,
     bias_correction2,
-    inverse_bias_correction2,
     eps,
     weight_decay,
 ):
@@ -75,8 +73,8 @@ def adamw(
         exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
     )
     second = second_moment_value(max_exp_avg_sq, max_exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    root = rn(sqrt(unbias(second, bias_correction2)))
+    first = unbias(exp_avg, bias_correction1)
     divisor = rn(root + eps)
     update = neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
     param, param_lo = accumulate(param, param_lo, update)

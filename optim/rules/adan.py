@@ -50,9 +50,7 @@ def adan(
     later,
     shrinkage,
     bias_correction1,
-    inverse_bias_correction1,
     bias_correction2,
-    inverse_bias_correction2,
     eps,
     weight_decay,
 ):
@@ -73,8 +71,8 @@ def adan(
     increment = rn(one_minus_beta2 * rn(ahead * ahead))
     exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
     second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    root = rn(sqrt(unbias(second, bias_correction2)))
+    first = unbias(exp_avg, bias_correction1)
     total = rn(first + rn(diff_weight * exp_avg_diff))
     direction = decayed(rn(div(total, rn(root + eps))), decay)
     update = neg(rn(rn(lr * direction) * shrinkage))

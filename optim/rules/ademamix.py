@@ -52,9 +52,7 @@ def ademamix(
     one_minus_beta3,
     alpha,
     bias_correction1,
-    inverse_bias_correction1,
     bias_correction2,
-    inverse_bias_correction2,
     eps,
     weight_decay,
 ):
@@ -76,8 +74,8 @@ def ademamix(
         exp_avg_slow, exp_avg_slow_lo, beta3, beta3_lo, share
     )
     second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    root = rn(sqrt(unbias(second, bias_correction2)))
+    first = unbias(exp_avg, bias_correction1)
     slow = rn(alpha * second_moment_value(exp_avg_slow, exp_avg_slow_lo))
     update = neg(rn(lr * decayed(rn(div(rn(first + slow), rn(root + eps))), decay)))
     param, param_lo = accumulate(param, param_lo, update)

@@ -48,7 +48,6 @@ def nadam(
     gradient_weight,
     moment_weight,
     bias_correction2,
-    inverse_bias_correction2,
     eps,
     weight_decay,
 ):
@@ -67,7 +66,7 @@ def nadam(
     increment = rn(one_minus_beta2 * rn(gradient * gradient))
     exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
     second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    root = rn(sqrt(unbias(second, bias_correction2)))
     ahead = rn(rn(gradient_weight * gradient) + rn(moment_weight * exp_avg))
     update = neg(rn(lr * decayed(rn(div(ahead, rn(root + eps))), decay)))
     param, param_lo = accumulate(param, param_lo, update)

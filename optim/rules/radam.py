@@ -39,7 +39,6 @@ def radam(
     beta2_lo,
     one_minus_beta2,
     bias_correction1,
-    inverse_bias_correction1,
     rectification,
     eps,
     weight_decay,
@@ -57,7 +56,7 @@ def radam(
     increment = rn(one_minus_beta2 * rn(gradient * gradient))
     exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
     root = rn(sqrt(second_moment_value(exp_avg_sq, exp_avg_sq_lo)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    first = unbias(exp_avg, bias_correction1)
     adaptive = rn(div(rn(rectification * first), rn(root + eps)))
     direction = where(rectification > ZERO, adaptive, first)
     update = neg(rn(lr * decayed(direction, decay)))

@@ -40,7 +40,6 @@ def ratios(
     beta2_lo,
     one_minus_beta2,
     bias_correction2,
-    inverse_bias_correction2,
     eps,
 ):
     """|g| / max(sqrt(v^), eps), with v as the following step computes it; 0 for a g of 0."""
@@ -48,7 +47,7 @@ def ratios(
     increment = rn(one_minus_beta2 * rn(gradient * gradient))
     exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
     second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    root = rn(sqrt(unbias(second, bias_correction2)))
     size = where(gradient < ZERO, neg(gradient), gradient)
     quotient = rn(div(size, where(root > eps, root, eps)))
     return (where(size == ZERO, ZERO, quotient),)

@@ -42,8 +42,7 @@ from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import FP32, UINT4, UINT8, Format
 from mcf.kernels.torch.registers import primitives
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Coding
-from mcf.optim.storage.single import Single, as_stored
+from mcf.optim.storage.base import Coding, Storage, as_stored
 from mcf.optim.storage.slots import stored_bits, unit
 from mcf.optim.storage.values import Value
 
@@ -90,7 +89,7 @@ def bits_of_code(second, kept):
     return bits(greater(second, value))
 
 
-class Code(Single):
+class Code(Storage):
     """A moment as a code of 8 bits, or two codes of 4 bits per byte; for moments only."""
 
     parameter_bytes = None

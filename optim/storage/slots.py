@@ -51,8 +51,8 @@ def decay_and_add(hi, lo, beta, beta_lo, increment):
     unfilled("decay_and_add")
 
 
-def unbias(moment, correction, inverse_correction):
-    """Divide a moment by its bias correction."""
+def unbias(moment, correction):
+    """Divide a moment by its bias correction; without strict arithmetic the inverse is given."""
     unfilled("unbias")
 
 

@@ -14,10 +14,9 @@ import torch
 from mcf.kernels.algorithms.primitives import div, rn
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, UINT8, Format, format_of
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import FLOAT32, SINGLE, STOCHASTIC, Storage
 from mcf.optim.storage.codes import RATIO4, RATIO8, SIGNED8, UNSIGNED8
 from mcf.optim.storage.pair import KAHAN, PAIR
-from mcf.optim.storage.single import FLOAT32, SINGLE, STOCHASTIC
 from mcf.optim.storage.split import SPLIT8, SPLIT16
 
 # Every storage, by its name in `mcf.optim.Precision`.
@@ -251,14 +250,14 @@ class Arithmetic:
         }
 
 
-def unbias_by_division(moment, correction, inverse_correction):
+def unbias_by_division(moment, correction):
     """RN(moment / correction)."""
     return rn(div(moment, correction))
 
 
-def unbias_by_inverse(moment, correction, inverse_correction):
+def unbias_by_inverse(moment, inverse):
     """RN(moment * (1 / correction)): no division, and within one and a half ulp of a register."""
-    return rn(moment * inverse_correction)
+    return rn(moment * inverse)
 
 
 def arithmetic(
