@@ -6,16 +6,18 @@ import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mcf.optim import options, validation
-from mcf.optim.grouped import GroupedOptimizer
 from mcf.optim.parameters import entries, randomness
 from mcf.optim.sharding.shards import like, local, moved_like, packed, unpacked
 from mcf.optim.step.kernel import states as formats_of
+
+if TYPE_CHECKING:
+    from mcf.optim.optimizer import LowPrecisionOptimizer
 
 # The remedy that error messages suggest.
 _CONVERTED = "mcf.optim.load_converted(optimizer, state_dict) loads states of another precision"
@@ -107,7 +109,7 @@ def _plain_names(group: Any) -> list[str] | None:
     return plain if whole else None
 
 
-def check(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> None:
+def check(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> None:
     """Raise unless `state_dict` fits this optimizer; change nothing."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
@@ -143,7 +145,7 @@ def _is_state(key: Any, entry: Any) -> bool:
 
 
 def _check_group(
-    optimizer: GroupedOptimizer, index: int, saved: Mapping[str, Any], states: Any
+    optimizer: LowPrecisionOptimizer, index: int, saved: Mapping[str, Any], states: Any
 ) -> None:
     where = f"state_dict param_groups[{index}]"
     group = optimizer.param_groups[index]
@@ -185,7 +187,7 @@ def _check_group(
             validation.step_count(name, entry["step"])
 
 
-def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the saved groups with the optimizer's parameters, and its names if none are saved."""
     # One memo: groups may share a tensor learning rate.
     memo: dict[int, Any] = {}
@@ -206,7 +208,9 @@ def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[d
     ]
 
 
-def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaultdict[Any, Any]:
+def states(
+    optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
+) -> defaultdict[Any, Any]:
     """Return copies of the saved states on the parameters' devices, each in its own dtype.
 
     Entries that other software added, to a parameter's state or at the top level, are copied too.
@@ -239,7 +243,7 @@ def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaul
 
 
 def _pairs(
-    optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]
+    optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Tensor, set[str], bool]]:
     """Yield the saved key of each parameter, itself, its scalar states' names, and `capturable`."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
