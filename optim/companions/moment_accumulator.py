@@ -262,7 +262,7 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, group: Group, where: str,
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
     if is_expansion(p):
         raise TypeError(f"{where} is an expansion; allowed are plain tensors")
-    if group["weight_decay"] != 0 and is_penalty(rule):
+    if group["weight_decay"] != 0 and ("regularized", formulas.added_decay) in rule.slots:
         raise ValueError(
             f"weight_decay={group['weight_decay']} of {where} is part of the gradient, and would "
             "be taken once for each micro-batch; allowed are 0, AdamW, and "
@@ -345,8 +345,3 @@ def parts(rule: Rule) -> tuple[Rule, Rule] | None:
     return taking, dataclasses.replace(
         common, name=f"{rule.name}_finish", function=finish, results=moved
     )
-
-
-def is_penalty(rule: Rule) -> bool:
-    """Return whether the weight decay is part of the gradient, so that each part would add it."""
-    return dict(rule.slots).get("regularized") is formulas.added_decay

@@ -87,7 +87,7 @@ class WeightAverage(Companion):
         if dtype not in (None, torch.float32):
             raise ValueError(f"Invalid dtype: {dtype}; allowed are None and torch.float32")
         self.decay, self.every = decay, every
-        self._check()
+        _check(decay, every)
         self._components, self._dtype = components, dtype
         # Per parameter: the number of weights averaged, and the local tensors of the components.
         self._state: dict[Tensor, dict[str, Any]] = {}
@@ -107,7 +107,7 @@ class WeightAverage(Companion):
         """Add the present weights to the average; check everything before any change."""
         if self._swapped:
             raise RuntimeError("update() inside swapped(): the weights are the averages there")
-        self._check()
+        _check(self.decay, self.every)
         rows: dict[Any, list[tuple[Tensor, dict[str, Any], list[Tensor]]]] = {}
         for _, where, p in self._optimizer._all_named():
             if p not in self._state and validation.later(p):
@@ -235,16 +235,11 @@ class WeightAverage(Companion):
                 has changed.
         """
         found = self._checked(state_dict)
-        before = self.decay, self.every
-        self.decay, self.every = state_dict["decay"], state_dict["every"]
-        try:
-            self._check()
-        except (ValueError, TypeError):
-            self.decay, self.every = before
-            raise
+        _check(state_dict["decay"], state_dict["every"])
         self._state = {
             p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found
         }
+        self.decay, self.every = state_dict["decay"], state_dict["every"]
         self._calls = int(state_dict["calls"])
 
     def _checked(self, state_dict: Any) -> list[tuple[Tensor, Mapping[str, Any]]]:
@@ -285,11 +280,6 @@ class WeightAverage(Companion):
         return found
 
     # -- implementation ------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self.decay is not None:
-            validation.number("decay", self.decay, high=1.0, open_high=True)
-        validation.steps("every", self.every)
 
     def _names(self) -> tuple[str, ...]:
         return ("average", "average_lo")[: self._components]
@@ -348,6 +338,12 @@ class WeightAverage(Companion):
 
 # The entries of a checkpoint.
 _ENTRIES = ("calls", "components", "decay", "every", "state")
+
+
+def _check(decay: Any, every: Any) -> None:
+    if decay is not None:
+        validation.number("decay", decay, high=1.0, open_high=True)
+    validation.steps("every", every)
 
 
 def _check_count(what: str, value: Any) -> None:

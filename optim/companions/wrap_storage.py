@@ -115,8 +115,6 @@ def write(
 
     A state in another dtype than the class computes in is stored unchanged. States with one storage
     that are rounded stochastically use the same bits.
-
-    Those of one kind that are rounded at random are so by the same bits.
     """
     if not is_state(new, p):
         state[name] = new
