@@ -402,22 +402,6 @@ def _rounded(components: Sequence[Tensor], dtype: torch.dtype, count: int) -> Te
     # Round to odd, so that the roundings of this sum and of the quotient do not affect the last
     # one: a boundary between two results times `count` has less than 52 bits.
     total = round_odd(c[0], c[1]) if len(c) > 1 else c[0]
-    mean = total / count
-    found = mean.to(dtype) if dtype is torch.float32 else _nearest(mean, dtype)
+    found = round_to(total / count, dtype)
     # Return the same NaN for every input NaN.
     return torch.where(found == found, found, torch.nan) + 0.0
-
-
-def _nearest(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return float64 numbers rounded once to a 16-bit format."""
-    fmt = format_of(dtype)
-    drop = 53 - fmt.p
-    bits = x.view(torch.int64)
-    odd = (bits >> drop) & 1
-    # To nearest, ties to even, if the result is normal: a carry continues into the exponent.
-    y = odd.add_(bits).add_((1 << drop - 1) - 1).bitwise_and_(-(1 << drop))
-    f = y.view(torch.float64).to(torch.float32)
-    small = (f.abs() < float(fmt.min_normal)).sum() - (f == 0).sum()
-    if bool((small == 0) & f.sum().isfinite()):
-        return f.to(dtype)
-    return round_to(x, dtype)
