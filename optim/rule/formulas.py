@@ -83,13 +83,6 @@ def largest(second, second_lo, maximum, maximum_lo):
     return where(kept, maximum, second), where(kept, maximum_lo, second_lo)
 
 
-def larger(hi, lo, single):
-    """max((hi, lo), single) of a normalised expansion and one number; NaN where either is NaN."""
-    tie = (hi == single) & (lo > ZERO)
-    kept = (hi > single) | tie | (hi != hi)
-    return where(kept, hi, single), where(kept, lo, ZERO)
-
-
 def adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback):
     """m + (1 - 1/b1) (1 - b1^t) / lr (sqrt(v^) + eps) e, Algorithm 3 of the paper.
 
@@ -105,11 +98,6 @@ def momentum_feed_back(out_momentum_buffer, out_param, new_param, feedback):
     """b + (1 - 1/momentum) / lr e, Algorithm 2 of the paper; `feedback` is the factor of e."""
     error = rn(out_param - new_param)
     return rn(out_momentum_buffer + rn(feedback * error))
-
-
-def fed(out_exp_avg, out_param, new_param, out_divisor, feedback):
-    """Apply `adam_feed_back` to a moment that another step has computed."""
-    return (adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback),)
 
 
 def feedback_factor(beta, lr):

@@ -102,19 +102,17 @@ def orthogonal_format(component: Format) -> Format:
     return FP64 if component == FP64 else BF16
 
 
-def torchs(name: str) -> Callable[..., Any]:
-    """Return a function of torch's Muon.
+def newton_schulz() -> Callable[..., Tensor]:
+    """Return the Newton-Schulz iteration of torch's Muon, which is no public function.
 
     Raises:
         ImportError: if torch has no Muon (before 2.9).
     """
     try:
-        # torch has no public function for this.
-        from torch.optim import _muon
+        from torch.optim._muon import _zeropower_via_newtonschulz
     except ImportError as error:
         raise ImportError(f"Muon needs torch.optim.Muon, of torch 2.9: {error}") from error
-    found: Callable[..., Any] = getattr(_muon, name)
-    return found
+    return _zeropower_via_newtonschulz
 
 
 def parts(sizes: Sequence[int]) -> Iterator[slice]:
@@ -250,8 +248,7 @@ class Halves(Launcher):
             return x.to(torch.bfloat16)
         options = self._options
         coefficients = tuple(float(c) for c in options["ns_coefficients"])
-        newton_schulz: Callable[..., Tensor] = torchs("_zeropower_via_newtonschulz")
-        return newton_schulz(x, coefficients, options["ns_steps"], float(options["eps"]))
+        return newton_schulz()(x, coefficients, options["ns_steps"], float(options["eps"]))
 
     def _laid(self, p: Tensor, found: Tensor) -> Tensor:
         """Return an orthogonalised matrix in its parameter's layout."""
@@ -388,7 +385,7 @@ class Muon(LowPrecisionOptimizer):
         **options: Unpack[Options],
     ) -> None:
         self._rules = _RULES if process_group is None else rules(Replicas(process_group))
-        torchs("_zeropower_via_newtonschulz")
+        newton_schulz()
         super().__init__(params, hyperparameters(locals()), **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:

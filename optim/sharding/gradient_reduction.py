@@ -242,10 +242,6 @@ def collected(group: Group, pieces: Sequence[Tensor], tensors: Sequence[Tensor])
         t.copy_(part.reshape(-1)[: t.numel()].view(t.shape))
 
 
-# Number of terms below which a float64 sum divided by it and rounded to float32 is the correctly
-# rounded mean.
-MOST_TERMS = 1 << 26
-
 # Elements rounded at a time.
 BLOCK = 1 << 14
 
@@ -312,7 +308,8 @@ class ExactSum:
 
         Args:
             dtype: bfloat16, float16 or float32.
-            count: at most `MOST_TERMS`.
+            count: at most 2**26: a float64 sum divided by it and rounded to float32 is then the
+                correctly rounded mean.
         """
         made = self.components[0].new_empty(self.components[0].numel(), dtype=dtype)
         # In blocks, so that a CPU's cache holds all temporary tensors.

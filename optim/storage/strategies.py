@@ -223,13 +223,14 @@ class Arithmetic:
 
     def of_shape(self, shape: tuple[int, ...]) -> Arithmetic:
         """Return the arithmetic for a whole tensor of a shape (`Strategy.of_shape`)."""
-        found = self.strategy.of_shape(shape)
-        return self if found is self.strategy else dataclasses.replace(self, strategy=found)
+        return self._with(self.strategy.of_shape(shape))
 
     def without_second(self) -> Arithmetic:
         """Return the arithmetic for a rule without a second moment (`Strategy.without_second`)."""
-        found = self.strategy.without_second()
-        return self if found is self.strategy else dataclasses.replace(self, strategy=found)
+        return self._with(self.strategy.without_second())
+
+    def _with(self, strategy: Strategy) -> Arithmetic:
+        return self if strategy is self.strategy else dataclasses.replace(self, strategy=strategy)
 
     def without_param(self) -> Arithmetic:
         """Return the arithmetic for a rule that neither reads nor writes the parameter."""
