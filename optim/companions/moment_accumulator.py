@@ -11,30 +11,22 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import streams
-from mcf.kernels.algorithms.primitives import div, neg, rn, sqrt
+from mcf.kernels.algorithms.primitives import rn
 from mcf.optim import validation
 from mcf.optim.companions import reducers
 from mcf.optim.companions.reducers import Companion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.rule import formulas
+from mcf.optim.rule.formulas import averaged
 from mcf.optim.rule.rule import Rule
-from mcf.optim.rules.adamw import adamw
+from mcf.optim.rules.adamw import adamw, descent
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import interrupts
 from mcf.optim.step.bucket import Bucket, Group, Hyperparameters, Named, Request
 from mcf.optim.step.launch import Partial
 from mcf.optim.step.run import Steps
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    denominator,
-    param_value,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
+from mcf.optim.storage.slots import accumulate, denominator, param_value, scaled_gradient
 
 _ALLOWED = "allowed are Adam, AdamW and CollageAdamW of mcf.optim"
 
@@ -275,57 +267,25 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, group: Group, where: str,
         )
 
 
-def fold(
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
-    kept1,
-    one_minus_beta1,
-    kept2,
-    kept2_lo,
-    one_minus_beta2,
-):
+def fold(grads, exp_avg, second, rates):
     """m <- kept1 m + (1 - beta1) g;  v <- kept2 v + (1 - beta2) g^2.
 
     The kept factor is beta for the first gradient of a step, and 1 for the others.
     """
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
-    exp_avg = rn(rn(kept1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, kept2, kept2_lo, increment)
-    return exp_avg, exp_avg_sq, exp_avg_sq_lo, increment
+    return averaged(scaled_gradient(grads), exp_avg, second, rates)
 
 
-def finish(
-    param,
-    param_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    max_exp_avg_sq,
-    max_exp_avg_sq_lo,
-    lr,
-    bias_correction1,
-    bias_correction2,
-    eps,
-    weight_decay,
-):
+def finish(weight, exp_avg, second, maximum, lr, corrections, eps, weight_decay):
     """w <- max(w, v) (AMSGrad), or v;  p <- p - lr (m^ / (sqrt(w^) + eps) + weight_decay p)."""
-    decay = rn(weight_decay * param_value(param, param_lo))
-    max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
-        exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
-    )
-    second = second_moment_value(max_exp_avg_sq, max_exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2)))
-    first = unbias(exp_avg, bias_correction1)
-    divisor = rn(root + eps)
-    update = neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
-    return param, param_lo, max_exp_avg_sq, max_exp_avg_sq_lo, divisor, update
+    decay = rn(weight_decay * param_value(weight[0], weight[1]))
+    high, low = denominator(second[0], second[1], maximum[0], maximum[1])
+    divisor, update = descent(decay, exp_avg, high, low, lr, corrections, eps)
+    param, param_lo = accumulate(weight[0], weight[1], update)
+    return param, param_lo, high, low, divisor, update
+
+
+# The rates of `fold`: what is kept of the moments, and what is added.
+_RATES = ("kept1", "one_minus_beta1", "kept2", "kept2_lo", "one_minus_beta2")
 
 
 @functools.cache
@@ -339,7 +299,12 @@ def parts(rule: Rule) -> tuple[Rule, Rule] | None:
     common = dataclasses.replace(rule, launcher=Partial)
     moments = ("exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "increment")
     taking = dataclasses.replace(
-        common, name=f"{rule.name}_fold", function=fold, results=moments, counted=False
+        common,
+        name=f"{rule.name}_fold",
+        function=fold,
+        results=moments,
+        groups=(("rates", _RATES),),
+        counted=False,
     )
     moved = ("param", "param_lo", "max_exp_avg_sq", "max_exp_avg_sq_lo", "divisor", "update")
     return taking, dataclasses.replace(

@@ -10,15 +10,12 @@ from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
 from mcf.optim.moment_optimizer import CORRECTIONS, MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.rule import formulas
-from mcf.optim.rule.formulas import largest
+from mcf.optim.rule.formulas import decay_and_gradient, largest
 from mcf.optim.rule.rule import FIRST, SECOND, Rule, by_flags
-from mcf.optim.storage.codes import norm
+from mcf.optim.storage.codes import norm as exponent
 from mcf.optim.storage.slots import (
     accumulate,
     decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
     second_moment_components,
     second_moment_value,
     shrink,
@@ -26,25 +23,7 @@ from mcf.optim.storage.slots import (
 )
 
 
-def adamax(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_inf,
-    exp_inf_lo,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    bias_correction1,
-    eps,
-    weight_decay,
-):
+def adamax(weight, grads, exp_avg, norm, lr, rates, bias_correction1, eps, weight_decay):
     """Compute one step: the new state and the update of the parameter.
 
     g <- g + weight_decay p;  m <- beta1 m + (1 - beta1) g;
@@ -54,17 +33,17 @@ def adamax(
     The norm n uses the second-moment storage: in one bf16 number it would not decay at all, because
     RN(0.999 n) = n.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    beta1, one_minus_beta1, beta2, beta2_lo, _ = rates
     exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     size = rn(where(gradient < ZERO, neg(gradient), gradient) + eps)
     size, size_lo = second_moment_components(size)
-    exp_inf, exp_inf_lo = shrink(exp_inf, exp_inf_lo, beta2, beta2_lo)
+    exp_inf, exp_inf_lo = shrink(norm[0], norm[1], beta2, beta2_lo)
     exp_inf, exp_inf_lo = largest(size, size_lo, exp_inf, exp_inf_lo)
-    norm = second_moment_value(exp_inf, exp_inf_lo)
     first = unbias(exp_avg, bias_correction1)
-    update = neg(rn(lr * decayed(rn(div(first, norm)), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    quotient = rn(div(first, second_moment_value(exp_inf, exp_inf_lo)))
+    update = neg(rn(lr * decayed(quotient, decay)))
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, exp_avg, exp_inf, exp_inf_lo, update
 
 
@@ -74,7 +53,8 @@ def _rule(decoupled: bool) -> Rule:
         function=adamax,
         results=("param", "param_lo", "exp_avg", "exp_inf", "exp_inf_lo", "update"),
         states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
-        slots=(*(formulas.DECOUPLED if decoupled else formulas.L2), ("unit", norm)),
+        slots=(*(formulas.DECOUPLED if decoupled else formulas.L2), ("unit", exponent)),
+        groups=(("norm", ("exp_inf", "exp_inf_lo")),),
         coefficients=(CORRECTIONS,),
     )
 

@@ -17,45 +17,13 @@ from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.rule import formulas
-from mcf.optim.rule.formulas import adam_feed_back, feedback_factor
+from mcf.optim.rule.formulas import adam_feed_back, averaged, decay_and_gradient, feedback_factor
 from mcf.optim.rule.rule import SECOND, Coefficients, Rule, by_flags
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    denominator,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
+from mcf.optim.storage.slots import accumulate, decayed, denominator, second_moment_value, unbias
 from mcf.optim.storage.strategies import STRATEGIES
 
 
-def adamw(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    max_exp_avg_sq,
-    max_exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    bias_correction1,
-    bias_correction2,
-    eps,
-    weight_decay,
-):
+def adamw(weight, grads, exp_avg, second, maximum, lr, rates, corrections, eps, weight_decay):
     """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     g <- g + weight_decay p (Adam);  m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
@@ -64,32 +32,31 @@ def adamw(
 
     Weight decay is inside the update, so that a compensated parameter does not lose it.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
-        exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
-    )
-    second = second_moment_value(max_exp_avg_sq, max_exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2)))
-    first = unbias(exp_avg, bias_correction1)
-    divisor = rn(root + eps)
-    update = neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
+    high, low = denominator(exp_avg_sq, exp_avg_sq_lo, maximum[0], maximum[1])
+    divisor, update = descent(decay, exp_avg, high, low, lr, corrections, eps)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return (
         param,
         param_lo,
         exp_avg,
         exp_avg_sq,
         exp_avg_sq_lo,
-        max_exp_avg_sq,
-        max_exp_avg_sq_lo,
+        high,
+        low,
         divisor,
         update,
         increment,
     )
+
+
+def descent(decay, exp_avg, high, low, lr, corrections, eps):
+    """sqrt(w^) + eps;  -lr (m^ / (sqrt(w^) + eps) + decay)."""
+    root = rn(sqrt(unbias(second_moment_value(high, low), corrections[1])))
+    divisor = rn(root + eps)
+    quotient = rn(div(unbias(exp_avg, corrections[0]), divisor))
+    return divisor, neg(rn(lr * decayed(quotient, decay)))
 
 
 def adam_feedback(beta1, power_beta1, lr):

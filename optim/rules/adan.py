@@ -12,45 +12,23 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
+from mcf.optim.rule.formulas import decay_and_gradient
 from mcf.optim.rule.rule import FIRST, PREVIOUS, Coefficients
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
+from mcf.optim.storage.slots import accumulate, decay_and_add, decayed, second_moment_value, unbias
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic
 
 
 def adan(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
+    weight,
+    grads,
     exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
+    second,
     exp_avg_diff,
     previous_grad,
-    grad_scale,
-    grad_limit,
     lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    beta_diff,
-    one_minus_beta_diff,
-    diff_weight,
-    later,
-    shrinkage,
-    bias_correction1,
-    bias_correction2,
+    rates,
+    differences,
+    corrections,
     eps,
     weight_decay,
 ):
@@ -62,21 +40,20 @@ def adan(
     with m^, n^, v^ bias-corrected. That is p plus an update of
     -lr ((m^ + beta_diff n^) / (sqrt(v^) + eps) + weight_decay p) / (1 + lr weight_decay).
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    beta1, one_minus_beta1, beta2, beta2_lo, one_minus_beta2 = rates
+    beta_diff, one_minus_beta_diff, diff_weight, later, shrinkage = differences
     difference = where(later > ZERO, rn(gradient - previous_grad), ZERO)
     exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     exp_avg_diff = rn(rn(beta_diff * exp_avg_diff) + rn(one_minus_beta_diff * difference))
     ahead = rn(gradient + rn(beta_diff * difference))
     increment = rn(one_minus_beta2 * rn(ahead * ahead))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2)))
-    first = unbias(exp_avg, bias_correction1)
-    total = rn(first + rn(diff_weight * exp_avg_diff))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(second[0], second[1], beta2, beta2_lo, increment)
+    root = rn(sqrt(unbias(second_moment_value(exp_avg_sq, exp_avg_sq_lo), corrections[1])))
+    total = rn(unbias(exp_avg, corrections[0]) + rn(diff_weight * exp_avg_diff))
     direction = decayed(rn(div(total, rn(root + eps))), decay)
     update = neg(rn(rn(lr * direction) * shrinkage))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return (
         param,
         param_lo,
@@ -90,7 +67,7 @@ def adan(
     )
 
 
-def differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
+def of_differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
     """1 - b2, b2 / (1 - b2^t), whether a gradient came before, 1 / (1 + lr weight_decay) or 1."""
     whole = rn(ONE + rn(lr * weight_decay))
     return (
@@ -101,17 +78,15 @@ def differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
     )
 
 
+_DIFFERENCES = ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
 _RULES = {(): two_moments(
     "adan",
     adan,
     decoupled=True,
     results=("exp_avg_diff", "previous_grad"),
     states=(("exp_avg_diff", FIRST), ("previous_grad", PREVIOUS)),
-    coefficients=(
-        Coefficients(
-            differences, ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
-        ),
-    ),
+    coefficients=(Coefficients(of_differences, _DIFFERENCES),),
+    groups=(("differences", ("beta_diff", *_DIFFERENCES)),),
 )}  # fmt: skip
 
 

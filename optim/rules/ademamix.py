@@ -14,47 +14,15 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
+from mcf.optim.rule.formulas import averaged, decay_and_gradient
 from mcf.optim.rule.rule import SLOW, Coefficients
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
+from mcf.optim.storage.slots import accumulate, decay_and_add, decayed, second_moment_value, unbias
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic
 
 
 def ademamix(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    exp_avg_slow,
-    exp_avg_slow_lo,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    beta3,
-    beta3_lo,
-    one_minus_beta3,
-    alpha,
-    bias_correction1,
-    bias_correction2,
-    eps,
-    weight_decay,
+    weight, grads, exp_avg, second, slow, lr, rates, slow_rates, corrections, eps, weight_decay
 ):
     """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
@@ -64,21 +32,16 @@ def ademamix(
     The slow average n adds a ten-thousandth of a gradient, and therefore uses the second-moment
     storage, which keeps such small increments.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
+    beta3, beta3_lo, one_minus_beta3, alpha = slow_rates
     share = rn(one_minus_beta3 * gradient)
-    exp_avg_slow, exp_avg_slow_lo = decay_and_add(
-        exp_avg_slow, exp_avg_slow_lo, beta3, beta3_lo, share
-    )
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2)))
-    first = unbias(exp_avg, bias_correction1)
-    slow = rn(alpha * second_moment_value(exp_avg_slow, exp_avg_slow_lo))
-    update = neg(rn(lr * decayed(rn(div(rn(first + slow), rn(root + eps))), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    exp_avg_slow, exp_avg_slow_lo = decay_and_add(slow[0], slow[1], beta3, beta3_lo, share)
+    root = rn(sqrt(unbias(second_moment_value(exp_avg_sq, exp_avg_sq_lo), corrections[1])))
+    mixed = rn(alpha * second_moment_value(exp_avg_slow, exp_avg_slow_lo))
+    mixed = rn(unbias(exp_avg, corrections[0]) + mixed)
+    update = neg(rn(lr * decayed(rn(div(mixed, rn(root + eps))), decay)))
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return (
         param,
         param_lo,
@@ -92,7 +55,7 @@ def ademamix(
     )
 
 
-def slow_rates(
+def of_slow_rates(
     step,
     whole_beta3,
     first_inverse_log,
@@ -156,15 +119,16 @@ def inverse_log(beta: float) -> float:
     return float(context.divide(decimal.Decimal(1), context.ln(decimal.Decimal(beta))))
 
 
+_SLOW = ("exp_avg_slow", "exp_avg_slow_lo")
+_SLOW_RATES = ("beta3", "beta3_lo", "one_minus_beta3", "alpha")
 _RULES = {(): two_moments(
     "ademamix",
     ademamix,
     decoupled=True,
-    results=("exp_avg_slow", "exp_avg_slow_lo"),
-    states=(("exp_avg_slow", SLOW),),
-    coefficients=(
-        Coefficients(slow_rates, ("beta3", "beta3_lo", "one_minus_beta3", "alpha")),
-    ),
+    results=_SLOW,
+    states=((_SLOW[0], SLOW),),
+    coefficients=(Coefficients(of_slow_rates, _SLOW_RATES),),
+    groups=(("slow", _SLOW), ("slow_rates", _SLOW_RATES)),
 )}  # fmt: skip
 
 

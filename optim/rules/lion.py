@@ -18,31 +18,17 @@ from mcf.optim.storage.slots import accumulate, param_value, scaled_gradient
 from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic
 
 
-def lion(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    one_minus_beta2,
-    weight_decay,
-):
+def lion(weight, grads, exp_avg, lr, beta1, one_minus_beta1, beta2, one_minus_beta2, weight_decay):
     """Compute one step: the new state and the update of the parameter.
 
     p <- p - lr (sign(beta1 m + (1 - beta1) g) + weight_decay p);  m <- beta2 m + (1 - beta2) g.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    decay = rn(weight_decay * param_value(weight[0], weight[1]))
+    gradient = scaled_gradient(grads)
     ahead = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     update = neg(rn(lr * rn(sign(ahead) + decay)))
     exp_avg = rn(rn(beta2 * exp_avg) + rn(one_minus_beta2 * gradient))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, exp_avg, update
 
 

@@ -33,15 +33,13 @@ from mcf.optim.storage.slots import accumulate, ahead, param_value, scaled_gradi
 from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic
 
 
-def muon_momentum(
-    grad, grad_lo, momentum_buffer, grad_scale, grad_limit, momentum, one_minus_momentum
-):
+def muon_momentum(grads, momentum_buffer, momentum, one_minus_momentum):
     """Compute the new buffer and the matrix to orthogonalise.
 
     b <- momentum b + (1 - momentum) g;  the matrix is b, or (1 - momentum) g + momentum b
     (Nesterov), as in torch.
     """
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    gradient = scaled_gradient(grads)
     fresh = rn(one_minus_momentum * gradient)
     momentum_buffer = rn(rn(momentum * momentum_buffer) + fresh)
     return momentum_buffer, ahead(fresh, momentum_buffer, momentum)

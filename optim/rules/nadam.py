@@ -15,36 +15,19 @@ from mcf.kernels.algorithms.pairs import mul
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
+from mcf.optim.rule.formulas import averaged, decay_and_gradient
 from mcf.optim.rule.rule import Coefficients, Rule, by_flags
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
+from mcf.optim.storage.slots import accumulate, decayed, second_moment_value, unbias
 from mcf.optim.storage.strategies import Arithmetic
 
 
 def nadam(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
+    weight,
+    grads,
     exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
+    second,
     lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
+    rates,
     gradient_weight,
     moment_weight,
     bias_correction2,
@@ -60,16 +43,12 @@ def nadam(
     torch adds the gradient's and the moment's share to the parameter separately; here they are one
     update, so that a parameter is rounded once.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2)))
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
+    root = rn(sqrt(unbias(second_moment_value(exp_avg_sq, exp_avg_sq_lo), bias_correction2)))
     ahead = rn(rn(gradient_weight * gradient) + rn(moment_weight * exp_avg))
     update = neg(rn(lr * decayed(rn(div(ahead, rn(root + eps))), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, update, increment
 
 

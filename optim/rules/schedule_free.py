@@ -31,28 +31,7 @@ from mcf.optim.storage.slots import (
 from mcf.optim.storage.strategies import WITHOUT_FIRST, Arithmetic
 
 
-def schedule_free(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    z_minus_y,
-    z_minus_y_lo,
-    grad_scale,
-    grad_limit,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    towards_z,
-    rate,
-    rest,
-    rest_lo,
-    rate_of_rest,
-    eps,
-    weight_decay,
-):
+def schedule_free(weight, grads, second, distance, decays, shares, eps, weight_decay):
     """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     v <- beta2 v + (1 - beta2) g^2;  u = g / (sqrt(v) + eps) + weight_decay y;
@@ -61,30 +40,23 @@ def schedule_free(
     The parameter is y. The second line is the authors' z <- z - lr_t u in terms of the difference:
     a momentum with a rate of 1 - c, nearly 1, which uses the second-moment storage.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    beta2, beta2_lo, one_minus_beta2 = decays
+    towards_z, rate, rest, rest_lo, rate_of_rest = shares
+    decay = rn(weight_decay * param_value(weight[0], weight[1]))
+    gradient = scaled_gradient(grads)
     increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(second[0], second[1], beta2, beta2_lo, increment)
     root = rn(sqrt(second_moment_value(exp_avg_sq, exp_avg_sq_lo)))
     direction = rn(rn(div(gradient, rn(root + eps))) + decay)
-    towards = rn(towards_z * second_moment_value(z_minus_y, z_minus_y_lo))
+    towards = rn(towards_z * second_moment_value(distance[0], distance[1]))
     update = rn(towards - rn(rate * direction))
     moved = neg(rn(rate_of_rest * direction))
-    z_minus_y, z_minus_y_lo = decay_and_add(z_minus_y, z_minus_y_lo, rest, rest_lo, moved)
-    param, param_lo = accumulate(param, param_lo, update)
-    return (
-        param,
-        param_lo,
-        exp_avg_sq,
-        exp_avg_sq_lo,
-        z_minus_y,
-        z_minus_y_lo,
-        update,
-        increment,
-    )
+    z_minus_y, z_minus_y_lo = decay_and_add(distance[0], distance[1], rest, rest_lo, moved)
+    param, param_lo = accumulate(weight[0], weight[1], update)
+    return param, param_lo, exp_avg_sq, exp_avg_sq_lo, z_minus_y, z_minus_y_lo, update, increment
 
 
-def shares(
+def of_shares(
     lr,
     beta1,
     whole_beta2,
@@ -130,6 +102,7 @@ def small_power(x, exponent):
     return where(exponent > ONE, rn(x * x), where(exponent > ZERO, x, rn(x - x) + ONE))
 
 
+_SHARES = ("towards_z", "rate", "rest", "rest_lo", "rate_of_rest")
 _RULES = {(): Rule(
     name="schedule_free",
     function=schedule_free,
@@ -142,11 +115,12 @@ _RULES = {(): Rule(
     numbers=(("lr_max", 0.0), ("weight_sum", 0.0)),
     decoupled=True,
     coefficients=(
-        Coefficients(
-            shares,
-            ("one_minus_beta2", "towards_z", "rate", "rest", "rest_lo", "rate_of_rest",
-             "new_lr_max", "new_weight_sum"),
-        ),
+        Coefficients(of_shares, ("one_minus_beta2", *_SHARES, "new_lr_max", "new_weight_sum")),
+    ),
+    groups=(
+        ("distance", ("z_minus_y", "z_minus_y_lo")),
+        ("decays", ("beta2", "beta2_lo", "one_minus_beta2")),
+        ("shares", _SHARES),
     ),
 )}  # fmt: skip
 

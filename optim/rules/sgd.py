@@ -13,43 +13,23 @@ from mcf.kernels.algorithms.primitives import ONE, neg, rn, where
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.rule import formulas
-from mcf.optim.rule.formulas import feedback_factor, momentum_feed_back
+from mcf.optim.rule.formulas import decay_and_gradient, feedback_factor, momentum_feed_back
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
-from mcf.optim.storage.slots import (
-    accumulate,
-    decayed,
-    direction,
-    param_value,
-    regularized,
-    scaled_gradient,
-)
+from mcf.optim.storage.slots import accumulate, decayed, direction
 from mcf.optim.storage.strategies import Arithmetic
 
 
-def sgd(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    momentum_buffer,
-    grad_scale,
-    grad_limit,
-    lr,
-    momentum,
-    one_minus_dampening,
-    weight_decay,
-):
+def sgd(weight, grads, momentum_buffer, lr, momentum, one_minus_dampening, weight_decay):
     """Compute one step: the new state and the update of the parameter.
 
     g <- g + weight_decay p;  b <- momentum b + (1 - dampening) g;  p <- p - lr d, with d = b, or g
     + momentum b (Nesterov), or g (no momentum). Decoupled weight decay adds weight_decay p to d
     instead of to g.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
     momentum_buffer = rn(rn(momentum * momentum_buffer) + rn(one_minus_dampening * gradient))
     update = neg(rn(lr * decayed(direction(gradient, momentum_buffer, momentum), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, momentum_buffer, update
 
 

@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
+from mcf.optim.rule.formulas import averaged
 from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import SECOND, Rule
 from mcf.optim.rules import adamw
@@ -25,29 +26,15 @@ from mcf.optim.step.launch import Launcher
 from mcf.optim.step.norm import total_norm
 from mcf.optim.step.opaque_operator import update_
 from mcf.optim.step.table import Table
-from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
+from mcf.optim.storage.slots import scaled_gradient, second_moment_value, unbias
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
 
 
-def ratios(
-    grad,
-    grad_lo,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    bias_correction2,
-    eps,
-):
+def ratios(grads, second, rates, bias_correction2, eps):
     """|g| / max(sqrt(v^), eps), with v as the following step computes it; 0 for a g of 0."""
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2)))
+    gradient = scaled_gradient(grads)
+    _, high, low, _ = averaged(gradient, ZERO, second, rates)
+    root = rn(sqrt(unbias(second_moment_value(high, low), bias_correction2)))
     size = where(gradient < ZERO, neg(gradient), gradient)
     quotient = rn(div(size, where(root > eps, root, eps)))
     return (where(size == ZERO, ZERO, quotient),)

@@ -8,7 +8,7 @@ import functools
 from mcf.kernels import streams
 from mcf.kernels.algorithms import stochastic
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
+from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import Format
 from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
@@ -76,7 +76,7 @@ def kernel(
     parameter's format.
     """
     form = form or GradientForm(arithmetic.component)
-    if "param" not in (*rule.results, *parameters(rule.function)):
+    if "param" not in (*rule.results, *rule.operands):
         # Strategies that differ only in the parameter share the kernel.
         arithmetic = arithmetic.without_param()
     return _kernel(rule, arithmetic, track_metrics, form)
@@ -94,7 +94,7 @@ def _kernel(
     called = {name: alias if name == param.hidden else name for name in every}
     written = {*rule.results}
     # Slots produce nothing for tensors that are absent.
-    used = written | {*parameters(rule.function)}
+    used = written | {*rule.operands}
     formats = {name: fmt for name, fmt in every.items() if called[name] in used}
     moved, reads_gradient = "param" in written, "grad" in used
     fields = [
@@ -163,6 +163,7 @@ def _kernel(
         arithmetic=arithmetic.format,
         roundings=arithmetic.roundings,
         loads=renamed,
+        groups=tuple(rule.members.items()),
         scalars=scalars,
         absent=tuple(absent),
         rounded=rule.results if arithmetic.strict else tuple(rounded),
