@@ -475,7 +475,8 @@ class LowPrecisionOptimizer(Optimizer):
             state = self._made(p)
             arith = self._arithmetic(group, p, where) if state else None
             if arith is not None and rewritten.beside(arith):
-                found.append(rewritten.repairs(where, p, state, arith, group["capturable"]))
+                repair = rewritten.repair(where, p, state, arith, group["capturable"])
+                found += [] if repair is None else [repair]
         rewritten.tell(self._steps.marks, found)
         rewritten.apply(found)
 
