@@ -166,7 +166,7 @@ def _check_group(
     names = {k: v for k, v in group.items() if k == "param_names"}
     randomness.stream_names(where, {**names, **saved, "params": group["params"]})
     rule = optimizer._rule({**group, **saved})
-    options.check_decay(saved, dict(rule.slots), rule.decoupled, type(optimizer).__name__)
+    options.check_decay(saved, rule.decoupled, type(optimizer).__name__)
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
         entry = states.get(key)
         if entries.made(entry):

@@ -13,8 +13,6 @@ from mcf.kernels.bind import Algorithm
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
-from mcf.optim.rule import formulas
-from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import FIRST, SECOND, SLOW, Coefficients, Rule
 from mcf.optim.storage.codes import root
 from mcf.optim.storage.pair import PAIR
@@ -43,10 +41,10 @@ def two_moments(
     name: str,
     function: Algorithm,
     *,
-    decoupled: bool,
     results: tuple[str, ...] = (),
     states: tuple[tuple[str, str], ...] = (),
     coefficients: tuple[Coefficients, ...] = (),
+    slots: tuple[tuple[str, Algorithm], ...] = (),
     **fields: Any,
 ) -> Rule:
     """Return a rule with `exp_avg`, `exp_avg_sq` and weight decay, decoupled or in the gradient.
@@ -55,11 +53,11 @@ def two_moments(
         name: see `Rule`.
         function: see `Rule`; it returns param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, then
             `results`, then the update and the increment of exp_avg_sq.
-        decoupled: whether the weight decay enters the update instead of the gradient.
         results: see `function`.
         states: states in addition to the two moments; those stored as the second moment come last.
         coefficients: coefficients in addition to CORRECTIONS.
-        fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
+        slots: slots in addition to `unit`.
+        fields: further fields of `Rule`.
     """
     every = (("exp_avg", FIRST), ("exp_avg_sq", SECOND), *states)
     return Rule(
@@ -69,14 +67,9 @@ def two_moments(
             "param", "param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", *results,
             "update", "increment",
         ),
-        metrics=adamw_terms,
         states=tuple(sorted(every, key=lambda state: state[1] in (SECOND, SLOW))),
         coefficients=(CORRECTIONS, *coefficients),
-        slots=(
-            *(formulas.DECOUPLED if decoupled else formulas.L2),
-            ("unit", root),
-            *fields.pop("slots", ()),
-        ),
+        slots=(("unit", root), *slots),
         **fields,
     )  # fmt: skip
 

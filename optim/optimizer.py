@@ -165,9 +165,7 @@ class LowPrecisionOptimizer(Optimizer):
             options.check(merged, self.defaults)
             self._check_group(merged)
             merged = options.with_peak_lr(merged, param_group)
-            rule = self._rule(merged)
-            name = type(self).__name__
-            options.check_decay(merged, dict(rule.slots), rule.decoupled, name)
+            options.check_decay(merged, self._rule(merged).decoupled, type(self).__name__)
             param_group = {**param_group, "peak_lr": merged["peak_lr"]}
             validation.distinct(f"param_groups[{index}]", merged.get("params"))
         try:
@@ -322,7 +320,7 @@ class LowPrecisionOptimizer(Optimizer):
             settings = gradient_scaling.Settings(*mine, capturable, released)
         terms = None
         if self._track_metrics:
-            terms = [self._rule(group).metric_count for group in self.param_groups]
+            terms = [self._rule(group).metrics[1] for group in self.param_groups]
         found = Request(
             groups=self.param_groups,
             counted=self.param_groups,

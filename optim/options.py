@@ -15,7 +15,6 @@ from torch import Tensor
 from mcf.optim import validation
 from mcf.optim.parameters import randomness
 from mcf.optim.precision import Precision
-from mcf.optim.rule import formulas
 from mcf.optim.storage.strategies import PrecisionName
 
 Group = dict[str, Any]
@@ -270,14 +269,14 @@ def with_peak_lr(group: Group, given: Group) -> Group:
     return group if group["peak_lr"] is not None else {**group, "peak_lr": float(group["lr"])}
 
 
-def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: str) -> None:
+def check_decay(group: Group, decoupled: bool, rule: str) -> None:
     """Raise if the rule cannot decouple its weight decay from the learning rate."""
     value = group["peak_lr"]
     if not group["decouple_lr"]:
         if value is not None:
             raise ValueError(f"peak_lr is {value} and decouple_lr is False; allowed is None")
         return
-    if not decoupled and slots.get("decayed") is not formulas.added_decay:
+    if not decoupled:
         option = "decoupled_weight_decay"
         allowed = f"; set {option}=True as well" if option in group else ""
         raise ValueError(

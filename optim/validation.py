@@ -256,7 +256,7 @@ def state(
     numbers = [name for name, _ in rule.numbers]
     wanted = {"step", *numbers, *formats}
     mine = entries.own(entry)
-    if mine - set(rule.unused) != wanted:
+    if mine - set(rule.absent) != wanted:
         raise ValueError(
             f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
         )

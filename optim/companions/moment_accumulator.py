@@ -17,7 +17,6 @@ from mcf.optim.companions import reducers
 from mcf.optim.companions.reducers import Companion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
-from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import averaged
 from mcf.optim.rule.rule import Rule
 from mcf.optim.rules.adamw import adamw, descent
@@ -254,7 +253,7 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, group: Group, where: str,
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
     if is_expansion(p):
         raise TypeError(f"{where} is an expansion; allowed are plain tensors")
-    if group["weight_decay"] != 0 and ("regularized", formulas.added_decay) in rule.slots:
+    if group["weight_decay"] != 0 and not rule.decoupled:
         raise ValueError(
             f"weight_decay={group['weight_decay']} of {where} is part of the gradient, and would "
             "be taken once for each micro-batch; allowed are 0, AdamW, and "

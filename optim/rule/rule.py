@@ -66,19 +66,18 @@ class Rule:
         name: for kernel names.
         function: the formula, an algorithm over the operands with slots left open.
         results: the names of its results.
-        metrics: the terms summed when metrics are tracked, with or without a second moment's.
         states: its states per element, any number of pairs `(name, kind)`, where the kind is FIRST,
             SECOND, SLOW or PREVIOUS. States of kinds FIRST and PREVIOUS can be codes relative to
             the root of the first state of kind SECOND.
         numbers: its scalar states per parameter, pairs of name and initial value. They are float64,
             on the device of the step count, and only scalars depend on them.
-        absent: states that the formula names but this variant does not keep (momentum of 0).
+        absent: states that the formula names but this variant neither reads nor keeps (momentum of
+            0); if present, they are left unchanged.
         groups: pairs of a parameter and its operands, in addition to `GROUPS` or instead of its.
         slots: functions for the slots that the strategy leaves to the rule.
-        decoupled: whether the weight decay is decoupled from the gradient, if no slot says so.
+        decoupled: whether the weight decay is decoupled from the gradient.
         feed_back: computes its first state with the parameter's rounding error added, for
             strategies that feed it back; None if the rule does not support it.
-        unused: states of other variants; if present, they are left unchanged.
         made: results that are written to temporary tensors, in the format of the arithmetic. They
             are the last operands of the kernel.
         shaped: whether its scalars depend on the parameter's shape.
@@ -94,13 +93,11 @@ class Rule:
     name: str
     function: Algorithm
     results: tuple[str, ...]
-    metrics: Algorithm = param_terms
     states: tuple[tuple[str, str], ...] = ()
     numbers: tuple[tuple[str, float], ...] = ()
     absent: tuple[str, ...] = ()
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
     slots: tuple[tuple[str, Algorithm], ...] = ()
-    unused: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
     decoupled: bool = False
     shaped: bool = False
@@ -117,9 +114,9 @@ class Rule:
         return self.coefficients
 
     @property
-    def metric_count(self) -> int:
-        """The number of terms of the metrics."""
-        return 4 if self.metrics is adamw_terms else 3
+    def metrics(self) -> tuple[Algorithm, int]:
+        """The terms summed when metrics are tracked, and their number."""
+        return (adamw_terms, 4) if "increment" in self.results else (param_terms, 3)
 
     @functools.cached_property
     def members(self) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,6 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
 from mcf.optim.moment_optimizer import CORRECTIONS, MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import decay_and_gradient, largest
 from mcf.optim.rule.rule import FIRST, SECOND, Rule, by_flags
 from mcf.optim.storage.codes import norm as exponent
@@ -53,7 +52,8 @@ def _rule(decoupled: bool) -> Rule:
         function=adamax,
         results=("param", "param_lo", "exp_avg", "exp_inf", "exp_inf_lo", "update"),
         states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
-        slots=(*(formulas.DECOUPLED if decoupled else formulas.L2), ("unit", exponent)),
+        decoupled=decoupled,
+        slots=(("unit", exponent),),
         groups=(("norm", ("exp_inf", "exp_inf_lo")),),
         coefficients=(CORRECTIONS,),
     )

@@ -73,9 +73,8 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
         decoupled=decoupled,
         results=(*maxima, "divisor"),
         states=((maxima[0], SECOND),) if amsgrad else (),
-        absent=() if amsgrad else maxima,
         # torch keeps the maximum of a group whose amsgrad is turned off.
-        unused=() if amsgrad else maxima,
+        absent=() if amsgrad else maxima,
         feed_back=adam_feed_back,
         feedback=Coefficients(adam_feedback, ("feedback",)),
         slots=(("denominator", formulas.largest if amsgrad else formulas.no_maximum),),

@@ -15,7 +15,6 @@ from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.parameters import expansions
-from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import SECOND, SLOW, Coefficients, Rule
 from mcf.optim.rules.ademamix import leading_bits
 from mcf.optim.sharding.shards import like, local
@@ -110,7 +109,6 @@ _RULES = {(): Rule(
         "param", "param_lo", "exp_avg_sq", "exp_avg_sq_lo", "z_minus_y", "z_minus_y_lo",
         "update", "increment",
     ),
-    metrics=adamw_terms,
     states=(("exp_avg_sq", SECOND), ("z_minus_y", SLOW)),
     numbers=(("lr_max", 0.0), ("weight_sum", 0.0)),
     decoupled=True,

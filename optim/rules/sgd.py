@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, neg, rn, where
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import decay_and_gradient, feedback_factor, momentum_feed_back
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
 from mcf.optim.storage.slots import accumulate, decayed, direction
@@ -74,13 +73,10 @@ def _rule(name: str, decoupled: bool) -> Rule:
         function=sgd,
         results=("param", "param_lo", "momentum_buffer", "update"),
         states=(("momentum_buffer", FIRST),) if buffer else (),
-        absent=() if buffer else ("momentum_buffer",),
         # A schedule may set the momentum to 0 and back; torch keeps the buffer, too.
-        unused=() if buffer else ("momentum_buffer",),
-        slots=(
-            *(formulas.DECOUPLED if decoupled else formulas.L2),
-            ("direction", direction),
-        ),
+        absent=() if buffer else ("momentum_buffer",),
+        decoupled=decoupled,
+        slots=(("direction", direction),),
         coefficients=(Coefficients(dampened, ("one_minus_dampening",)),),
         feedback=Coefficients(momentum_feedback, ("feedback",)),
         feed_back=momentum_feed_back if direction is momentum_direction else None,

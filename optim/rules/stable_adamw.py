@@ -16,7 +16,6 @@ from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.rule.formulas import averaged
-from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import SECOND, Rule
 from mcf.optim.rules import adamw
 from mcf.optim.sharding.processes import across
@@ -45,7 +44,6 @@ RATIOS = Rule(
     function=ratios,
     results=("ratio",),
     made=("ratio",),
-    metrics=adamw_terms,
     states=(("exp_avg_sq", SECOND),),
 )
 

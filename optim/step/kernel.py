@@ -152,6 +152,7 @@ def _kernel(
     # If components are computed, the leading one is already rounded.
     rounded = [*(["param"] if param.split else []), *(rule.seconds if second.split else ())]
     rounded += rule.made
+    sums, count = rule.metrics if track_metrics else (None, 0)
     spec = Elementwise(
         name="_".join(words)
         + form.suffix(arithmetic.component)
@@ -167,11 +168,16 @@ def _kernel(
         scalars=scalars,
         absent=tuple(absent),
         rounded=rule.results if arithmetic.strict else tuple(rounded),
-        slots=(*arithmetic.slots().items(), *rule.slots, ("scaled_gradient", form.slot)),
-        sums=rule.metrics if track_metrics else None,
-        sum_count=rule.metric_count if track_metrics else 0,
+        slots=(
+            *arithmetic.slots().items(),
+            *(formulas.DECOUPLED if rule.decoupled else formulas.L2),
+            *rule.slots,
+            ("scaled_gradient", form.slot),
+        ),
+        sums=sums,
+        sum_count=count,
         # Besides two sums, the metrics count lost additions.
-        counts=rule.metric_count - 2 if track_metrics else 0,
+        counts=max(0, count - 2),
         correction=correction,
         codes=codes,
     )
