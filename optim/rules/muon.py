@@ -20,7 +20,7 @@ from mcf.kernels.tables import as_tensor
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.rule.rule import FIRST, Coefficients, Rule
+from mcf.optim.rule.rule import FIRST, Coefficients, Rule, by_flags
 from mcf.optim.sharding.owners import Owners
 from mcf.optim.sharding.processes import Replicas
 from mcf.optim.sharding.shards import is_sharded
@@ -304,24 +304,20 @@ _ADJUSTMENTS: dict[str | None, Callable[[int, int], float]] = {
 _ADJUSTMENTS[None] = _ADJUSTMENTS["original"]
 
 
-def rules(replicas: Replicas | None) -> dict[bool, Rule]:
+def whole_rules(replicas: Replicas | None) -> dict[tuple[bool, ...], Rule]:
     """Return the rules of a whole step, its states and scalars, with Nesterov momentum and without.
 
     `replicas` are processes that divide the matrices of a step among them.
     """
-    return {
-        nesterov: dataclasses.replace(
+    return by_flags(
+        lambda nesterov: dataclasses.replace(
             UPDATE,
             name="muon_nesterov" if nesterov else "muon_plain",
             states=(("momentum_buffer", FIRST),),
             coefficients=(Coefficients(complement, ("one_minus_momentum",)),),
             launcher=functools.partial(Halves, nesterov=nesterov, replicas=replicas),
         )
-        for nesterov in (False, True)
-    }
-
-
-_RULES = rules(None)
+    )
 
 
 class Muon(LowPrecisionOptimizer):
@@ -366,6 +362,8 @@ class Muon(LowPrecisionOptimizer):
 
     precisions = WITHOUT_SECOND
     takes_expansions = False
+    variants = ("nesterov",)
+    rules = whole_rules(None)
 
     def __init__(
         self,
@@ -382,7 +380,8 @@ class Muon(LowPrecisionOptimizer):
         process_group: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        self._rules = _RULES if process_group is None else rules(Replicas(process_group))
+        if process_group is not None:
+            self.rules = whole_rules(Replicas(process_group))
         newton_schulz()
         super().__init__(params, hyperparameters(locals()), **options)
 
@@ -416,18 +415,11 @@ class Muon(LowPrecisionOptimizer):
             )
         return super()._arithmetic(group, p, where)
 
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return self._rules[group["nesterov"]]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimizer; process groups are not pickled."""
-        self.__dict__.setdefault("_rules", _RULES)
-        super().__setstate__(state)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy with copied parameters, for the same processes."""
         made = super().__deepcopy__(memo)
-        made._rules = self._rules
+        # Process groups are copied and not pickled.
+        made.rules = self.rules
         return made
 
     def _given(

@@ -160,7 +160,7 @@ def expansion_kernels() -> list[Elementwise]:
 
 def coefficient_kernels() -> list[Elementwise]:
     """What computes the scalars of each rule on a device; `table.POWER` has loops."""
-    rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon._RULES[True]]
+    rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon.Muon.rules[True,]]
     some = {c: None for rule in rules for c in (*rule.coefficients, rule.feedback) if c is not None}
     return [table.kernel(c) for c in some]
 

@@ -58,7 +58,7 @@ def summed(several: list[Tensor], group: int = 1) -> ExactSum:
         part = ExactSum(several[0])
         for t in several[k : k + group]:
             gradient_reduction.add([part], [t])
-        for t in part.terms:
+        for t in part.components:
             gradient_reduction.add([total], [t])
     return total
 
@@ -116,7 +116,7 @@ def test_float32_sums_stay_within_their_bound() -> None:
     total = gradient_reduction.Float32Sum(several[0])
     for t in several:
         gradient_reduction.add([total], [t])
-    for k, found in enumerate(total.total.tolist()):
+    for k, found in enumerate(total.components[0].tolist()):
         column = [Fraction(t[k].item()) for t in several]
         u = Fraction(1, 2**24)
         bound = ((1 + u) ** (len(column) - 1) - 1) * sum(map(abs, column))
