@@ -236,9 +236,11 @@ class WeightAverage(Companion):
         """
         found = self._checked(state_dict)
         _check(state_dict["decay"], state_dict["every"])
-        self._state = {
-            p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found
-        }
+        self._state = {p: {"n_averaged": entry["n_averaged"]} for p, entry in found}
+        for p, entry in found:
+            for name in self._names():
+                here = local(moved_like(p, entry[name].detach())).to(p.device, copy=True)
+                self._state[p][name] = like(p, here)
         self.decay, self.every = state_dict["decay"], state_dict["every"]
         self._calls = int(state_dict["calls"])
 
@@ -349,13 +351,6 @@ def _check(decay: Any, every: Any) -> None:
 def _check_count(what: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{what} is {value!r}; allowed is a whole number from 0")
-
-
-def _placed(p: Tensor, value: Any) -> Any:
-    """Return a copy of an entry on its parameter's device and in its layout."""
-    if not isinstance(value, Tensor):
-        return value
-    return like(p, local(moved_like(p, value.detach())).to(p.device, copy=True))
 
 
 # The formats in which weights are stored.

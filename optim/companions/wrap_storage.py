@@ -60,7 +60,7 @@ def store(
     tensors = [here]
     if storage.hidden:
         if storage.hidden not in state:
-            state[storage.hidden] = like(p, storage.start(here, here, arith.component))
+            state[storage.hidden] = like(p, storage.start(here, arith.component))
         tensors.append(local(state[storage.hidden]))
     if storage.has_low:
         change = (made - local(old)).to(arith.component.register.dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,14 +84,13 @@ class Clipped(Launcher):
         made = [torch.empty_like(row[0], dtype=self._format) for row in rows]
         read = [[*(row[k] for k in self._columns), t] for row, t in zip(rows, made, strict=True)]
         update_(self._ratios, read, some, table.live)
-        found = [self._factor(p, t) for p, t in zip(table.params, made, strict=True)]
-        return torch.stack([f.to(some.device) for f in found])
-
-    def _factor(self, p: Tensor, ratio: Tensor) -> Tensor:
-        who = across(p)
-        norm = total_norm([(ratio,)], [who], [who] if who is not None else [])
-        rms: Any = norm / math.sqrt(max(1, p.numel()))
-        return torch.where(rms > 1, 1 / rms, 1.0)
+        found = []
+        for p, ratio in zip(table.params, made, strict=True):
+            who = across(p)
+            norm = total_norm([(ratio,)], [who], [who] if who is not None else [])
+            rms = norm / math.sqrt(max(1, p.numel()))
+            found.append(torch.where(rms > 1, 1 / rms, 1.0).to(some.device))
+        return torch.stack(found)
 
 
 _RULES = {

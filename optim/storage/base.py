@@ -163,12 +163,12 @@ class Storage:
 
     def value(self, tensors: Sequence[Tensor]) -> Value:
         """Return the exact number that a parameter or moment stores in its tensors."""
-        return values.exact(*tensors)
+        return values.exact(*self.components(tensors))
 
     def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
         """Return the number rounded once to a wide dtype; it may share memory with the tensors."""
-        found: Tensor = tensors[0].detach().to(wide)
-        return found
+        first, *low = (t.detach().to(wide) for t in self.components(tensors))
+        return first + low[0] if low else first
 
     def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return floating-point tensors whose sum is the value, the largest first."""
@@ -179,10 +179,10 @@ class Storage:
         tensors[0].copy_(values.rounded(value, tensors[0].dtype))
         return values.less(value, tensors[0])[0]
 
-    def start(self, p: Tensor, like: Tensor, component: Format) -> Tensor:
-        """Return the initial state next to a parameter, in the memory layout of `like`."""
+    def start(self, p: Tensor, component: Format) -> Tensor:
+        """Return the initial state next to a parameter, in the parameter's memory layout."""
         return torch.zeros_like(
-            like, dtype=self.hidden_format(component).dtype, memory_format=torch.preserve_format
+            p, dtype=self.hidden_format(component).dtype, memory_format=torch.preserve_format
         )
 
     def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
@@ -231,13 +231,6 @@ class Float32(Storage):
     def hidden_format(self, component: Format) -> Format:
         return FP32
 
-    def value(self, tensors: Sequence[Tensor]) -> Value:
-        return values.exact(tensors[-1])
-
-    def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        found: Tensor = tensors[-1].detach().to(wide)
-        return found
-
     def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return (tensors[-1],)
 
@@ -248,8 +241,8 @@ class Float32(Storage):
             p.copy_(values.rounded(values.exact(wide), p.dtype))
         return values.less(value, wide)[0]
 
-    def start(self, p: Tensor, like: Tensor, component: Format) -> Tensor:
-        return super().start(p, like, component).copy_(p)
+    def start(self, p: Tensor, component: Format) -> Tensor:
+        return super().start(p, component).copy_(p)
 
     def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
         visible = hidden.to(p.dtype)

@@ -115,10 +115,6 @@ class Pair(Storage):
             "stored_bits": as_stored,
         }
 
-    def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        hi, *lo = (t.detach().to(wide) for t in tensors)
-        return hi + lo[0] if lo else hi
-
     def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
         hi, lo = tensors
         super().keep(value, [hi])
