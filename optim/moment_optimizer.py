@@ -109,7 +109,9 @@ class MomentOptimizer(LowPrecisionOptimizer):
     ) -> dict[str, Any]:
         first, second = self.moments
         beta2 = read(group["betas"][second])
-        high, low = beta2_components(beta2, arith)
+        # Strict arithmetic needs beta2, and rates like it, in two components.
+        paired = arith.strict and arith.strategy.second is PAIR
+        high, low = components(beta2, arith) if paired else (beta2, 0.0)
         return {
             "beta1": read(group["betas"][first]),
             "beta2": high,
@@ -117,20 +119,17 @@ class MomentOptimizer(LowPrecisionOptimizer):
             # beta2 as one number.
             "whole_beta2": beta2,
             "strict": float(arith.strict),
+            # It cuts a float64 to the bits of a component (`ademamix.leading_bits`), or to all.
+            "splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
             "eps": read(group["eps"]),
         }
 
 
-def beta2_components(beta2: float | Tensor, arith: Arithmetic) -> tuple[Any, Any]:
-    """Return beta2 in two components if the arithmetic is strict and needs them, else (beta2, 0).
-
-    The components of a tensor are tensors; its value is not read.
-    """
-    if not (arith.strict and arith.strategy.second is PAIR):
-        return beta2, 0.0
+def components(beta: float | Tensor, arith: Arithmetic) -> tuple[Any, Any]:
+    """Return a rate in two components; those of a tensor are tensors, whose value is not read."""
     dtype = arith.component.dtype
-    home = beta2.device if isinstance(beta2, Tensor) else "cpu"
-    whole = torch.as_tensor(beta2, dtype=torch.float64, device=home)
+    home = beta.device if isinstance(beta, Tensor) else "cpu"
+    whole = torch.as_tensor(beta, dtype=torch.float64, device=home)
     high = whole.to(dtype).double()
     low = (whole - high).to(dtype).double()
-    return (high, low) if isinstance(beta2, Tensor) else (high.item(), low.item())
+    return (high, low) if isinstance(beta, Tensor) else (high.item(), low.item())

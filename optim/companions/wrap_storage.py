@@ -95,10 +95,9 @@ def _read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> 
     t = state[name]
     if name.startswith(_OWN) or not is_state(t, p):
         return t
-    low = state.get(f"{name}_lo")
-    if low is None:
-        return like(p, SINGLE.register([local(t)], wide))
-    return like(p, PAIR.register([local(t), local(low)], wide))
+    return like(
+        p, PAIR.register([local(state[n]) for n in (name, f"{name}_lo") if n in state], wide)
+    )
 
 
 def write(

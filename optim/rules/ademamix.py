@@ -16,7 +16,6 @@ from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.rule.formulas import averaged, decay_and_gradient
 from mcf.optim.rule.rule import SLOW, Coefficients
-from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import accumulate, decay_and_add, decayed, second_moment_value, unbias
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic
 
@@ -36,23 +35,13 @@ def ademamix(
     exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
     beta3, beta3_lo, one_minus_beta3, alpha = slow_rates
     share = rn(one_minus_beta3 * gradient)
-    exp_avg_slow, exp_avg_slow_lo = decay_and_add(slow[0], slow[1], beta3, beta3_lo, share)
+    high, low = decay_and_add(slow[0], slow[1], beta3, beta3_lo, share)
     root = rn(sqrt(unbias(second_moment_value(exp_avg_sq, exp_avg_sq_lo), corrections[1])))
-    mixed = rn(alpha * second_moment_value(exp_avg_slow, exp_avg_slow_lo))
+    mixed = rn(alpha * second_moment_value(high, low))
     mixed = rn(unbias(exp_avg, corrections[0]) + mixed)
     update = neg(rn(lr * decayed(rn(div(mixed, rn(root + eps))), decay)))
     param, param_lo = accumulate(weight[0], weight[1], update)
-    return (
-        param,
-        param_lo,
-        exp_avg,
-        exp_avg_sq,
-        exp_avg_sq_lo,
-        exp_avg_slow,
-        exp_avg_slow_lo,
-        update,
-        increment,
-    )
+    return param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, high, low, update, increment
 
 
 def of_slow_rates(
@@ -63,7 +52,7 @@ def of_slow_rates(
     beta3_warmup,
     final_alpha,
     alpha_warmup,
-    beta3_splitter,
+    splitter,
 ):
     """beta3 in two components, 1 - beta3, and alpha, with their warm-ups.
 
@@ -75,8 +64,8 @@ def of_slow_rates(
     warm = where(inverse < ZERO, one_minus_exp(rn(div(ONE, inverse))), ONE)
     one_minus = where(step < beta3_warmup, warm, rn(ONE - whole_beta3))
     beta3 = where(step < beta3_warmup, rn(ONE - one_minus), whole_beta3)
-    high = leading_bits(beta3, beta3_splitter)
-    low = leading_bits(rn(beta3 - high), beta3_splitter)
+    high = leading_bits(beta3, splitter)
+    low = leading_bits(rn(beta3 - high), splitter)
     part = rn(rn(div(step, alpha_warmup)) * final_alpha)
     return high, low, one_minus, where(step < alpha_warmup, part, final_alpha)
 
@@ -181,7 +170,6 @@ class AdEMAMix(MomentOptimizer):
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
         beta1, _, beta3 = group["betas"]
-        paired = arith.strict and arith.strategy.second is PAIR
         return {
             **super()._given(group, arith, read),
             "whole_beta3": float(beta3),
@@ -191,5 +179,4 @@ class AdEMAMix(MomentOptimizer):
             "beta3_warmup": float(group["beta3_warmup"] or 1),
             "final_alpha": float(group["alpha"]),
             "alpha_warmup": float(group["alpha_warmup"] or 1),
-            "beta3_splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
         }

@@ -19,7 +19,6 @@ from mcf.optim.rule.rule import SECOND, SLOW, Coefficients, Rule
 from mcf.optim.rules.ademamix import leading_bits
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.storage import values
-from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
@@ -238,12 +237,10 @@ class ScheduleFreeAdamW(MomentOptimizer):
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        paired = arith.strict and arith.strategy.second is PAIR
         return {
             **super()._given(group, arith, read),
             # Steps are counted from 1, so 1 means no warm-up.
             "warmup_steps": float(group["warmup_steps"] or 1),
             "step_power": float(group["r"]),
             "lr_power": float(group["weight_lr_power"]),
-            "splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
         }
