@@ -122,7 +122,7 @@ class WeightAverage(Companion):
             kept = [local(entry[n]) for n in self._names()]
             rows.setdefault((spec, p.device), []).append((p, entry, [*kept, *read]))
         for (spec, _), mine in rows.items():
-            table = table_of([[self._weight(entry)] for _, entry, _ in mine])
+            table = table_of([[self._share(entry["n_averaged"])] for _, entry, _ in mine])
             update_(spec, [row for *_, row in mine], table)
         for mine in rows.values():
             for p, entry, _ in mine:
@@ -316,12 +316,9 @@ class WeightAverage(Companion):
                 "the weight of this update; allowed is decay with an update before the capture"
             )
 
-    def _weight(self, entry: dict[str, Any]) -> float:
-        """Return c of the formula."""
-        count: int = entry["n_averaged"]
-        if self.decay is None or not count:
-            return 1.0 / (count + 1)
-        return 1.0 - float(self.decay)
+    def _share(self, count: int) -> float:
+        """Return c of the formula, after `count` weights."""
+        return 1.0 - float(self.decay) if count and self.decay is not None else 1.0 / (count + 1)
 
     def _value(self, p: Tensor) -> values.Value:
         """Return the exact average of the local part of a parameter."""

@@ -103,7 +103,8 @@ def collage(
             and changed options are tried in two steps on stand-ins for the parameters, so that no
             step fails half-way.
     """
-    return Collage(optimizer, params, precision, low, seed, compute_dtype, second_moments, options)
+    mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
+    return Collage(optimizer, params, mine, compute_dtype, second_moments, options)
 
 
 class Collage(Optimizer):
@@ -125,13 +126,12 @@ class Collage(Optimizer):
         self,
         optimizer: type[Optimizer],
         params: ParamsT,
-        precision: PrecisionName | Precision,
-        low: str,
-        seed: int,
+        mine: dict[str, Any],
         compute_dtype: torch.dtype,
         second_moments: Collection[str],
         options: dict[str, Any],
     ) -> None:
+        """Take this package's defaults of groups, `mine`, and the class's `options`."""
         if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
             raise TypeError(f"optimizer is {optimizer!r}; allowed is a class of torch.optim's kind")
         if issubclass(optimizer, torch.optim.LBFGS):
@@ -151,7 +151,6 @@ class Collage(Optimizer):
         self._second_moments = frozenset(second_moments)
         # The options of each group that were tried, and the entries that the class writes.
         self._tried: list[tuple[dict[str, Any], frozenset[str]]] = []
-        mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
         defaults = {**self._made().defaults, **mine}
         self._lock = threading.RLock()
         super().__init__(params, by_name(defaults))

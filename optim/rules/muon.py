@@ -187,15 +187,13 @@ class Halves(Launcher):
             own = [
                 [*rest[:grads], rest[-1], t] for (_, *rest), t in zip(rows[part], made, strict=True)
             ]
-            some, lines = table.params[part], _lines(before, part)
-            opaque_operator.update(self.first, some, own, lines, table.live, table.first[part])
+            some = table.params[part], own, before[part], table.live, table.first[part]
+            opaque_operator.update(self.first, *some)
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]
-            some, lines = table.params[part], _lines(after, part)
-            return opaque_operator.update(
-                self.second, some, own, lines, table.live, table.first[part]
-            )
+            some = table.params[part], own, after[part], table.live, table.first[part]
+            return opaque_operator.update(self.second, *some)
 
         params = [row[0] for row in rows]
         owners = Owners.of(table.params[0], self._replicas)
@@ -253,10 +251,6 @@ class Halves(Launcher):
         if found.stride() == p.stride():
             return found.to(self._orthogonal)
         return torch.empty_like(p, dtype=self._orthogonal).copy_(found)
-
-
-def _lines(table: Tensor, part: slice) -> Tensor:
-    return table.narrow(0, part.start, part.stop - part.start)
 
 
 class DirectHalves:
