@@ -97,29 +97,29 @@ def _kernel(
     used = written | {*rule.operands}
     formats = {name: fmt for name, fmt in every.items() if called[name] in used}
     moved, reads_gradient = "param" in written, "grad" in used
-    fields = [
-        *(
-            [Field("param", arithmetic.component, read=param.visible, written=True)]
-            if moved
-            else []
-        ),
-        *([Field("grad", form.format)] if reads_gradient else []),
-        *([Field("grad_lo", form.format)] if reads_gradient and form.paired else []),
-        *(Field(name, fmt, written=called[name] in written) for name, fmt in formats.items()),
-        *(Field(name, arithmetic.format, read=False, written=True) for name in rule.made),
-    ]
-    drawn = {
-        name: "second" if name in rule.seconds else "first"
+    codes = tuple(code for code in _codes(rule, arithmetic) if code.field in formats)
+    coded = {code.field for code in codes}
+    # The stochastic rounding of each tensor, and the random bits that it draws.
+    roundings: dict[str, tuple[Algorithm | None, str]] = {
+        name: (None if name in coded else stochastic, "second" if name in rule.seconds else "first")
         for name, _ in rule.states
         if rule.storage(name, arithmetic).stochastic
     }
-    codes = tuple(code for code in _codes(rule, arithmetic) if code.field in formats)
-    coded = {code.field for code in codes}
+    if strategy.stochastic and moved:
+        words = zip(("param", param.hidden), param.roundings, strict=False)
+        roundings |= {name: (rounding, "weight") for name, rounding in words}
+
+    def field(name: str, fmt: Format, read: bool = True) -> Field:
+        if name != "param" and called[name] not in written:
+            return Field(name, fmt)
+        return Field(name, fmt, read, True, *roundings.get(name, ()))
+
     fields = [
-        dataclasses.replace(f, rounding=None if f.name in coded else stochastic, draw=drawn[f.name])
-        if f.name in drawn and f.written
-        else f
-        for f in fields
+        *([field("param", arithmetic.component, param.visible)] if moved else []),
+        *([Field("grad", form.format)] if reads_gradient else []),
+        *([Field("grad_lo", form.format)] if reads_gradient and form.paired else []),
+        *(field(name, fmt) for name, fmt in formats.items()),
+        *(Field(name, arithmetic.format, read=False, written=True) for name in rule.made),
     ]
     stores = [("param", "param")] if moved else []
     stores += [(called[name], name) for name in formats if called[name] in written]
@@ -130,13 +130,6 @@ def _kernel(
     absent = [*(n for n in low_words if n not in supplied), *rule.absent]
     absent += [] if form.paired else ["grad_lo"]
     absent += [] if form.clipped else ["grad_limit"]
-    if strategy.stochastic and moved:
-        stored = ("param", param.hidden)[: len(param.roundings)]
-        at_random = dict(zip(stored, param.roundings, strict=True))
-        fields = [
-            dataclasses.replace(f, rounding=at_random[f.name]) if f.name in at_random else f
-            for f in fields
-        ]
     scalars = rule.scalars + (("grad_limit",) if form.clipped and reads_gradient else ())
     correction = None
     if strategy.feedback:
@@ -146,15 +139,15 @@ def _kernel(
         correction = (rule.first, rule.feed_back)
     if any(f.written and (f.rounding or f.name in coded) for f in fields):
         scalars += streams.SCALARS
-    words = [rule.name, strategy.name, arithmetic.component.name]
-    words.append("strict" if arithmetic.strict else "wide")
-    words += ["held"] if arithmetic.held else []
+    title = [rule.name, strategy.name, arithmetic.component.name]
+    title.append("strict" if arithmetic.strict else "wide")
+    title += ["held"] if arithmetic.held else []
     # If components are computed, the leading one is already rounded.
     rounded = [*(["param"] if param.split else []), *(rule.seconds if second.split else ())]
     rounded += rule.made
     sums, count = rule.metrics if track_metrics else (None, 0)
     spec = Elementwise(
-        name="_".join(words)
+        name="_".join(title)
         + form.suffix(arithmetic.component)
         + ("_metrics" if track_metrics else ""),
         function=rule.function,
