@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mcf.optim import options, validation
-from mcf.optim.grouped import GroupedOptimizer
 from mcf.optim.parameters import entries, randomness
 from mcf.optim.sharding.shards import like, local, moved_like, packed, unpacked
 from mcf.optim.step.kernel import states as formats_of
+
+if TYPE_CHECKING:
+    from mcf.optim.optimizer import LowPrecisionOptimizer
 
 # The remedy that error messages suggest.
 _CONVERTED = "mcf.optim.load_converted(optimizer, state_dict) loads states of another precision"
@@ -45,24 +47,13 @@ def in_order(groups: Sequence[Mapping[str, Any]], state_dict: Any) -> Any:
         return state_dict
     found = []
     for index, (group, saved) in enumerate(itertools.zip_longest(groups, saved_groups)):
-        if group is not None and saved is not None:
-            saved = _ordered(index, group, saved)
+        mine, theirs = _plain_names(group), _plain_names(saved)
+        if mine is not None and theirs is not None and len(mine) == len(theirs) and mine != theirs:
+            order = _found(f"state_dict param_groups[{index}]", mine, theirs)
+            lists = {name: [saved[name][k] for k in order] for name in ("params", "param_names")}
+            saved = {**saved, **lists}
         found.append(saved)
     return {**state_dict, "param_groups": found[: len(saved_groups)]}
-
-
-def _ordered(index: int, group: Mapping[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved group with its parameters in the order of the optimizer's group."""
-    mine, theirs = (_plain_names(g) for g in (group, saved))
-    if mine is None or theirs is None or len(mine) != len(theirs) or mine == theirs:
-        return saved
-    found = _found(f"state_dict param_groups[{index}]", mine, theirs)
-    keys, names = saved["params"], saved["param_names"]
-    return {
-        **saved,
-        "params": [keys[k] for k in found],
-        "param_names": [names[k] for k in found],
-    }
 
 
 def places(groups: Sequence[Mapping[str, Any]], saved: Sequence[Any]) -> list[int] | None:
@@ -107,7 +98,7 @@ def _plain_names(group: Any) -> list[str] | None:
     return plain if whole else None
 
 
-def check(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> None:
+def check(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> None:
     """Raise unless `state_dict` fits this optimizer; change nothing."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
@@ -143,7 +134,7 @@ def _is_state(key: Any, entry: Any) -> bool:
 
 
 def _check_group(
-    optimizer: GroupedOptimizer, index: int, saved: Mapping[str, Any], states: Any
+    optimizer: LowPrecisionOptimizer, index: int, saved: Mapping[str, Any], states: Any
 ) -> None:
     where = f"state_dict param_groups[{index}]"
     group = optimizer.param_groups[index]
@@ -175,7 +166,7 @@ def _check_group(
     names = {k: v for k, v in group.items() if k == "param_names"}
     randomness.stream_names(where, {**names, **saved, "params": group["params"]})
     rule = optimizer._rule({**group, **saved})
-    options.check_decay(saved, dict(rule.slots), rule.decoupled, type(optimizer).__name__)
+    options.check_decay(saved, rule.decoupled, type(optimizer).__name__)
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
         entry = states.get(key)
         if entries.made(entry):
@@ -185,7 +176,7 @@ def _check_group(
             validation.step_count(name, entry["step"])
 
 
-def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the saved groups with the optimizer's parameters, and its names if none are saved."""
     # One memo: groups may share a tensor learning rate.
     memo: dict[int, Any] = {}
@@ -206,7 +197,9 @@ def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[d
     ]
 
 
-def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaultdict[Any, Any]:
+def states(
+    optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
+) -> defaultdict[Any, Any]:
     """Return copies of the saved states on the parameters' devices, each in its own dtype.
 
     Entries that other software added, to a parameter's state or at the top level, are copied too.
@@ -214,35 +207,27 @@ def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaul
     loaded: defaultdict[Any, Any] = defaultdict(dict)
     memo: dict[int, Any] = {}
     taken = set()
-    for key, p, numbers, capturable in _pairs(optimizer, state_dict):
-        # Otherwise on the CPU, where it is read without waiting for a device.
-        home = p.device if capturable else torch.device("cpu")
-        entry = state_dict["state"].get(key, {})
-        taken.add(key)
-        theirs = entries.foreign(entry)
-        for name, value in entry.items():
-            if name in theirs:
-                loaded[p][name] = entries.moved(value, p.device, memo)
-            elif name == "step":
-                loaded[p][name] = torch.tensor(int(value), dtype=torch.int64, device=home)
-            elif name in numbers:
-                loaded[p][name] = torch.tensor(float(value), dtype=torch.float64, device=home)
-            else:
-                mine = unpacked(p, moved_like(p, value.detach()))
-                here = local(mine).to(p.device, copy=True)
-                # A code with several numbers per element has another shape than the parameter.
-                loaded[p][name] = like(p, here, mine.shape)
+    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        numbers = {name for name, _ in optimizer._rule({**group, **saved}).numbers}
+        for key, p in zip(saved["params"], group["params"], strict=True):
+            # Otherwise on the CPU, where it is read without waiting for a device.
+            home = p.device if group["capturable"] else torch.device("cpu")
+            entry = state_dict["state"].get(key, {})
+            taken.add(key)
+            theirs = entries.foreign(entry)
+            for name, value in entry.items():
+                if name in theirs:
+                    loaded[p][name] = entries.moved(value, p.device, memo)
+                elif name == "step":
+                    loaded[p][name] = torch.tensor(int(value), dtype=torch.int64, device=home)
+                elif name in numbers:
+                    loaded[p][name] = torch.tensor(float(value), dtype=torch.float64, device=home)
+                else:
+                    mine = unpacked(p, moved_like(p, value.detach()))
+                    here = local(mine).to(p.device, copy=True)
+                    # A code with several numbers per element has another shape than the parameter.
+                    loaded[p][name] = like(p, here, mine.shape)
     for key, value in state_dict["state"].items():
         if key not in taken:
             loaded[key] = copy.deepcopy(value, memo)
     return loaded
-
-
-def _pairs(
-    optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]
-) -> Iterator[tuple[Any, Tensor, set[str], bool]]:
-    """Yield the saved key of each parameter, itself, its scalar states' names, and `capturable`."""
-    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        numbers = {name for name, _ in optimizer._rule({**group, **saved}).numbers}
-        for key, p in zip(saved["params"], group["params"], strict=True):
-            yield key, p, numbers, group["capturable"]

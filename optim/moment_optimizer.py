@@ -8,55 +8,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.algorithms.primitives import ONE, div, rn
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, where
 from mcf.kernels.bind import Algorithm
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
-from mcf.optim.rule import formulas
-from mcf.optim.rule.metrics import adamw_terms
-from mcf.optim.rule.rule import FIRST, PREVIOUS, SECOND, SLOW, Coefficients, Rule
+from mcf.optim.rule.rule import FIRST, SECOND, SLOW, Coefficients, Rule
 from mcf.optim.storage.codes import root
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.strategies import Arithmetic
 
 
-def corrections(beta1, whole_beta2, power_beta1, power_whole_beta2):
-    """1 - b1, 1 - b2, 1 - b1^t and its inverse, 1 - b2^t and its inverse."""
+def corrections(beta1, whole_beta2, power_beta1, power_whole_beta2, strict):
+    """1 - b1 and 1 - b2; 1 - b1^t and 1 - b2^t, or their inverses, as the slot `unbias` needs."""
     correction1 = rn(ONE - power_beta1)
     correction2 = rn(ONE - power_whole_beta2)
     return (
         rn(ONE - beta1),
         rn(ONE - whole_beta2),
-        correction1,
-        rn(div(ONE, correction1)),
-        correction2,
-        rn(div(ONE, correction2)),
+        where(strict > ZERO, correction1, rn(div(ONE, correction1))),
+        where(strict > ZERO, correction2, rn(div(ONE, correction2))),
     )
 
 
 # The coefficients of every rule with Adam's moments.
 CORRECTIONS = Coefficients(
-    corrections,
-    (
-        "one_minus_beta1", "one_minus_beta2",
-        "bias_correction1", "inverse_bias_correction1",
-        "bias_correction2", "inverse_bias_correction2",
-    ),
-)  # fmt: skip
+    corrections, ("one_minus_beta1", "one_minus_beta2", "bias_correction1", "bias_correction2")
+)
 
 
 def two_moments(
     name: str,
     function: Algorithm,
     *,
-    decoupled: bool,
     results: tuple[str, ...] = (),
-    firsts: tuple[str, ...] = (),
-    previous: tuple[str, ...] = (),
-    maxima: tuple[str, ...] = (),
-    slow: tuple[str, ...] = (),
+    states: tuple[tuple[str, str], ...] = (),
     coefficients: tuple[Coefficients, ...] = (),
+    slots: tuple[tuple[str, Algorithm], ...] = (),
     **fields: Any,
 ) -> Rule:
     """Return a rule with `exp_avg`, `exp_avg_sq` and weight decay, decoupled or in the gradient.
@@ -65,15 +53,13 @@ def two_moments(
         name: see `Rule`.
         function: see `Rule`; it returns param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, then
             `results`, then the update and the increment of exp_avg_sq.
-        decoupled: whether the weight decay enters the update instead of the gradient.
         results: see `function`.
-        firsts: further states that use the first-moment storage.
-        previous: further states that hold earlier gradients.
-        maxima: further states that use the second-moment storage, such as its running maximum.
-        slow: averages that decay more slowly than the second moment.
+        states: states in addition to the two moments; those stored as the second moment come last.
         coefficients: coefficients in addition to CORRECTIONS.
-        fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
+        slots: slots in addition to `unit`.
+        fields: further fields of `Rule`.
     """
+    every = (("exp_avg", FIRST), ("exp_avg_sq", SECOND), *states)
     return Rule(
         name=name,
         function=function,
@@ -81,22 +67,9 @@ def two_moments(
             "param", "param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", *results,
             "update", "increment",
         ),
-        metrics=adamw_terms,
-        metric_count=4,
-        states=(
-            ("exp_avg", FIRST),
-            *((n, FIRST) for n in firsts),
-            *((n, PREVIOUS) for n in previous),
-            ("exp_avg_sq", SECOND),
-            *((n, SECOND) for n in maxima),
-            *((n, SLOW) for n in slow),
-        ),
+        states=tuple(sorted(every, key=lambda state: state[1] in (SECOND, SLOW))),
         coefficients=(CORRECTIONS, *coefficients),
-        slots=(
-            *(formulas.DECOUPLED if decoupled else formulas.L2),
-            ("unit", root),
-            *fields.pop("slots", ()),
-        ),
+        slots=(("unit", root), *slots),
         **fields,
     )  # fmt: skip
 
@@ -104,16 +77,16 @@ def two_moments(
 class MomentOptimizer(LowPrecisionOptimizer):
     """An optimizer with `lr`, `betas`, `eps` and `weight_decay`."""
 
+    # The number of decay rates, and the indices of those of the first and the second moment.
+    beta_count = 2
+    moments = (0, 1)
+
     def _check_group(self, group: dict[str, Any]) -> None:
-        validation.number("learning rate", group["lr"])
+        super()._check_group(group)
+        validation.betas(group["betas"], self.beta_count)
         check_tensors(group, "lr", group["lr"])
-        validation.betas(group["betas"])
         for k, beta in enumerate(group["betas"]):
             check_tensors(group, f"betas[{k}]", beta)
-        validation.number("epsilon value", group["eps"])
-        validation.number("weight_decay value", group["weight_decay"])
-        for name in ("amsgrad", "decoupled_weight_decay"):
-            validation.flag(name, group.get(name, False))
 
     def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
         # A value that a captured graph reads cannot be checked here.
@@ -134,31 +107,29 @@ class MomentOptimizer(LowPrecisionOptimizer):
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        beta1, beta2 = (read(b) for b in group["betas"])
-        high, low = beta2_components(beta2, arith)
+        first, second = self.moments
+        beta2 = read(group["betas"][second])
+        # Strict arithmetic needs beta2, and rates like it, in two components.
+        paired = arith.strict and arith.strategy.second is PAIR
+        high, low = components(beta2, arith) if paired else (beta2, 0.0)
         return {
-            "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": read(group["lr"]),
-            "beta1": beta1,
+            "beta1": read(group["betas"][first]),
             "beta2": high,
             "beta2_lo": low,
             # beta2 as one number.
             "whole_beta2": beta2,
+            "strict": float(arith.strict),
+            # It cuts a float64 to the bits of a component (`ademamix.leading_bits`), or to all.
+            "splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
             "eps": read(group["eps"]),
-            "weight_decay": read(group["weight_decay"]),
         }
 
 
-def beta2_components(beta2: float | Tensor, arith: Arithmetic) -> tuple[Any, Any]:
-    """Return beta2 in two components if the arithmetic is strict and needs them, else (beta2, 0).
-
-    The components of a tensor are tensors; its value is not read.
-    """
-    if not (arith.strict and arith.strategy.second is PAIR):
-        return beta2, 0.0
+def components(beta: float | Tensor, arith: Arithmetic) -> tuple[Any, Any]:
+    """Return a rate in two components; those of a tensor are tensors, whose value is not read."""
     dtype = arith.component.dtype
-    home = beta2.device if isinstance(beta2, Tensor) else "cpu"
-    whole = torch.as_tensor(beta2, dtype=torch.float64, device=home)
+    home = beta.device if isinstance(beta, Tensor) else "cpu"
+    whole = torch.as_tensor(beta, dtype=torch.float64, device=home)
     high = whole.to(dtype).double()
     low = (whole - high).to(dtype).double()
-    return (high, low) if isinstance(beta2, Tensor) else (high.item(), low.item())
+    return (high, low) if isinstance(beta, Tensor) else (high.item(), low.item())

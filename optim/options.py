@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -13,13 +14,23 @@ from torch import Tensor
 
 from mcf.optim import validation
 from mcf.optim.parameters import randomness
-from mcf.optim.rule import formulas
+from mcf.optim.precision import Precision
+from mcf.optim.storage.strategies import PrecisionName
 
 Group = dict[str, Any]
 
 
 class Options(TypedDict, total=False):
     """Keyword arguments that all constructors accept.
+
+    For the numbers that are stored and computed:
+
+    - `precision`: a name of `mcf.optim.AdamW`'s list, or a `Precision` composed of storage formats;
+      may differ between groups. `CollageAdamW` calls it `mode`.
+    - `compute_dtype`: `torch.float32` computes in float32 registers and rounds only stored values;
+      the parameter's 16-bit dtype rounds every operation, as in the Collage paper.
+    - `maximize`: maximize the objective.
+    - `track_metrics`: sum in every step what `metrics()` returns.
 
     Options that choose among torch's implementations; here there is one, fused, for all tensors of
     a step:
@@ -61,6 +72,10 @@ class Options(TypedDict, total=False):
       `"place"`.
     """
 
+    precision: PrecisionName | Precision
+    compute_dtype: torch.dtype
+    maximize: bool
+    track_metrics: bool
     foreach: bool | None
     capturable: bool
     differentiable: bool
@@ -80,7 +95,9 @@ class Options(TypedDict, total=False):
 # Roundings of the low component.
 LOW = ("nearest", "stochastic")
 
-# The options kept in every parameter group, as in torch, and their defaults.
+# The options kept in every parameter group, as in torch, and their defaults; those of `ALWAYS` are
+# in checkpoints of every version.
+ALWAYS: Group = {"precision": "plus", "compute_dtype": torch.float32, "maximize": False}
 _FLAGS: Group = {
     "foreach": None,
     "capturable": False,
@@ -102,11 +119,16 @@ OF_OPTIMIZER: Group = {
     CHECK: True,
 }
 
-DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
+DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER, **ALWAYS, "track_metrics": False}
+
+
+def defaults_of(precisions: Collection[str]) -> Group:
+    """Return the defaults of all options; rules without a second moment begin with "light"."""
+    return {**DEFAULTS, "precision": "plus" if "plus" in precisions else "light"}
 
 
 # Arguments of constructors that groups do not keep.
-_APART = ("self", "__class__", "params", "process_group", "track_metrics", "options")
+_APART = ("self", "__class__", "params", "process_group", "options")
 
 
 def hyperparameters(arguments: Mapping[str, Any]) -> Group:
@@ -170,7 +192,7 @@ def _deprecated(stacklevel: int) -> None:
 
 
 def chosen(options: Options, defaults: Group) -> Group:
-    """Return the options of a table, `IN_GROUPS` or `OF_OPTIMIZER`, with its defaults."""
+    """Return the given options among those of a table, with its defaults for the others."""
     return {**defaults, **{k: v for k, v in options.items() if k in defaults}}
 
 
@@ -247,14 +269,14 @@ def with_peak_lr(group: Group, given: Group) -> Group:
     return group if group["peak_lr"] is not None else {**group, "peak_lr": float(group["lr"])}
 
 
-def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: str) -> None:
+def check_decay(group: Group, decoupled: bool, rule: str) -> None:
     """Raise if the rule cannot decouple its weight decay from the learning rate."""
     value = group["peak_lr"]
     if not group["decouple_lr"]:
         if value is not None:
             raise ValueError(f"peak_lr is {value} and decouple_lr is False; allowed is None")
         return
-    if not decoupled and slots.get("decayed") is not formulas.added_decay:
+    if not decoupled:
         option = "decoupled_weight_decay"
         allowed = f"; set {option}=True as well" if option in group else ""
         raise ValueError(
@@ -283,17 +305,54 @@ def check_tensors(group: Group, name: str, value: Any) -> None:
         )
 
 
-def signature(constructor: Callable[..., None]) -> inspect.Signature:
+def signature(constructor: Callable[..., None], precisions: Collection[str]) -> inspect.Signature:
     """Return a constructor's signature with `**options` spelled out."""
     found = inspect.signature(constructor)
     kept = [p for p in list(found.parameters.values())[1:] if p.kind is not p.VAR_KEYWORD]
     if len(kept) + 1 < len(found.parameters):
-        types = inspect.get_annotations(Options)
+        defaults = defaults_of(precisions)
+        if "mode" in found.parameters:
+            del defaults["precision"]
         kept += [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=types[name]
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind
             )
-            for name in types
-            if name in DEFAULTS
+            for name, kind in inspect.get_annotations(Options).items()
+            if name in defaults and name not in found.parameters
         ]
     return found.replace(parameters=kept)
+
+
+# The descriptions of arguments that several constructors share.
+_MEANINGS = {
+    "params": "parameters, named parameters or groups, as in torch; dense and floating-point.",
+    "lr": "learning rate, a float or a 1-element tensor; may change at every step.",
+    "betas": "decay rates of the two moments, in [0, 1).",
+    "eps": "added to the denominator.",
+    "weight_decay": "decoupled weight decay.",
+    "amsgrad": "divide by the largest v so far (arXiv:1904.09237), stored as v is.",
+    "decoupled_weight_decay": "decay the parameter itself, as AdamW does.",
+    "precision": "a name or a `Precision`; see `mcf.optim.AdamW`.",
+    "compute_dtype": "see `mcf.optim.AdamW`.",
+    "maximize": "maximize the objective.",
+    "track_metrics": "sum in every step what `metrics()` returns.",
+    "options": "torch's `foreach`, `capturable`, `differentiable`, `fused`, and others; see\n"
+    "        `mcf.optim.options.Options`.",
+}
+
+
+def documented(text: str, arguments: Sequence[str]) -> str:
+    """Return a class docstring whose `Args` also describe the arguments that it leaves out.
+
+    Args:
+        text: the docstring, with its own descriptions where they differ from `_MEANINGS`.
+        arguments: the names of the constructor's arguments, in order.
+    """
+    head, mark, rest = inspect.cleandoc(text).partition("\nArgs:\n")
+    if not mark:
+        return head
+    own, gap, tail = rest.partition("\n\n")
+    entries = [f"    {name}: {meaning}" for name, meaning in _MEANINGS.items()]
+    entries += re.split(r"\n(?=    \w+:)", own)
+    found = {entry.strip().partition(":")[0]: entry for entry in entries}
+    return head + mark + "\n".join(found[n] for n in arguments if n in found) + gap + tail

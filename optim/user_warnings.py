@@ -6,11 +6,10 @@ model whose parameters are no longer the optimizer's.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,16 +51,8 @@ class LostUpdatesWarning(UserWarning):
     """More than half of the updates left the stored weights as they were."""
 
 
-@dataclasses.dataclass
-class _Sample:
-    """Elements of one parameter before a step.
-
-    Args:
-        p: the parameter.
-        step: its count of steps.
-        stored: the elements of each tensor that stores the weight.
-        stride: the distance of two elements of the sample.
-    """
+class _Sample(NamedTuple):
+    """Elements of a parameter before a step: its count, each `stride`-th element of its tensors."""
 
     p: Tensor
     step: Tensor | None

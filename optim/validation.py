@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -44,24 +45,17 @@ def number(
         raise ValueError(f"Invalid {name}: {value}; allowed is [{low}, {high}{upper}")
 
 
-def betas(value: Any) -> None:
-    """Raise unless `betas` is a pair of numbers in [0, 1)."""
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f"Invalid betas: {value!r}; allowed is a pair of numbers")
+def betas(value: Any, count: int = 2) -> None:
+    """Raise unless `betas` is a pair of numbers in [0, 1), or `count` floats."""
+    if not isinstance(value, (tuple, list)) or len(value) != count:
+        allowed = "is a pair of numbers" if count == 2 else "are three numbers"
+        raise ValueError(f"Invalid betas: {value!r}; allowed {allowed}")
     for k, beta in enumerate(value):
+        if count > 2 and isinstance(beta, Tensor):
+            raise TypeError(f"betas[{k}] is a Tensor; allowed are numbers in [0, 1)")
         number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
     if isinstance(value[0], Tensor) != isinstance(value[1], Tensor):
         raise ValueError("betas must be either both floats or both Tensors")
-
-
-def three_betas(value: Any) -> None:
-    """Raise unless `betas` is three floats in [0, 1)."""
-    if not isinstance(value, (tuple, list)) or len(value) != 3:
-        raise ValueError(f"Invalid betas: {value!r}; allowed are three numbers")
-    for k, beta in enumerate(value):
-        if isinstance(beta, Tensor):
-            raise TypeError(f"betas[{k}] is a Tensor; allowed are numbers in [0, 1)")
-        number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
 
 
 def steps(name: str, value: Any) -> None:
@@ -78,6 +72,24 @@ def flag(name: str, value: Any) -> None:
     """Raise unless a hyperparameter is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+# The checks of hyperparameters that have one range in every rule, by the arguments' names.
+HYPERPARAMETERS: dict[str, Callable[[Any], None]] = {
+    "lr": partial(number, "learning rate"),
+    "momentum": partial(number, "momentum value"),
+    "eps": partial(number, "epsilon value"),
+    "weight_decay": partial(number, "weight_decay value"),
+    "dampening": partial(number, "dampening value", low=-math.inf),
+    "momentum_decay": partial(number, "momentum_decay value"),
+    "alpha": partial(number, "alpha"),
+    "beta3_warmup": partial(steps, "beta3_warmup"),
+    "alpha_warmup": partial(steps, "alpha_warmup"),
+    **{
+        name: partial(flag, name)
+        for name in ("amsgrad", "decoupled_weight_decay", "no_prox", "train_mode")
+    },
+}
 
 
 def choice(name: str, value: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:
@@ -109,14 +121,18 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
     if p.dtype not in FORMATS:
         allowed = ", ".join(map(str, FORMATS))
         raise TypeError(f"{where} has dtype {p.dtype}; allowed are {allowed}")
-    p = local(p)
-    shared_memory.present(where, p)
-    if p.is_neg():
+    writable(where, local(p))
+
+
+def writable(where: str, t: Tensor) -> None:
+    """Raise unless a local tensor has memory of its own for each element, as it reads it."""
+    shared_memory.present(where, t)
+    if t.is_neg():
         raise TypeError(f"{where} is a lazily negated view; allowed is what resolve_neg() returns")
-    if not p.is_contiguous() and overlaps(p):
+    if not t.is_contiguous() and overlaps(t):
         raise ValueError(
-            f"{where} is expanded or overlaps itself (shape {list(p.shape)}, strides "
-            f"{list(p.stride())}): several of its elements share memory"
+            f"{where} is expanded or overlaps itself (shape {list(t.shape)}, strides "
+            f"{list(t.stride())}): several of its elements share memory"
         )
 
 
@@ -240,7 +256,7 @@ def state(
     numbers = [name for name, _ in rule.numbers]
     wanted = {"step", *numbers, *formats}
     mine = entries.own(entry)
-    if mine - set(rule.unused) != wanted:
+    if mine - set(rule.absent) != wanted:
         raise ValueError(
             f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
         )
@@ -253,44 +269,28 @@ def state(
         if not (elsewhere or isinstance(value, FakeTensor)):
             number(f"state {name!r} of {where}", entry[name])
     for name, fmt in formats.items():
-        t = entry[name]
+        t, what = entry[name], f"state {name!r} of {where}"
         if not isinstance(t, Tensor):
-            raise TypeError(f"state {name!r} of {where} is a {type(t).__name__}, not a tensor")
+            raise TypeError(f"{what} is a {type(t).__name__}, not a tensor")
         if t.layout is not torch.strided:
-            raise TypeError(
-                f"state {name!r} of {where} has layout {t.layout}; allowed is torch.strided"
-            )
+            raise TypeError(f"{what} has layout {t.layout}; allowed is torch.strided")
         has_values(name, where, p, t)
         if is_expansion(t):
             raise TypeError(
-                f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
-                "are plain tensors"
+                f"{what} is an expansion of components of {t.dtype}; allowed are plain tensors"
             )
         shape = fmt.shape(tuple(p.shape))
         if t.dtype != fmt.dtype or t.shape != shape:
             raise ValueError(
-                f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
-                f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
-                f"{list(shape)} (was the parameter changed after its state was made?)"
+                f"{what} has dtype {t.dtype} and shape {list(t.shape)}; a parameter of dtype "
+                f"{p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and {list(shape)} (was the "
+                "parameter changed after its state was made?)"
             )
         if placed and not same_place(p, t):
             raise TypeError(
-                f"state {name!r} of {where} is {in_words(t)}; allowed is its parameter's layout, "
-                f"{in_words(p)}"
+                f"{what} is {in_words(t)}; allowed is its parameter's layout, {in_words(p)}"
             )
-        t = local(t)
-        shared_memory.present(f"state {name!r} of {where}", t)
-        if t.is_neg():
-            raise TypeError(
-                f"state {name!r} of {where} is a lazily negated view; allowed is what "
-                "resolve_neg() returns"
-            )
-        if not t.is_contiguous() and overlaps(t):
-            raise ValueError(
-                f"state {name!r} of {where} is expanded or overlaps itself (shape "
-                f"{list(t.shape)}, strides {list(t.stride())}): several of its elements share "
-                "memory"
-            )
+        writable(what, local(t))
 
 
 def has_values(name: str, where: str, p: Tensor, value: Any) -> None:
@@ -314,8 +314,8 @@ def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping
                 f"state {name!r} of {where} is of type {type(t).__name__}; allowed is a tensor, "
                 "which steps write to: fill_ sets its value"
             )
-        if name == "step" and t.numel() != 1:
-            raise ValueError(f"state 'step' of {where} has shape {list(t.shape)}; allowed is one")
+        if name == "step":
+            one_count(where, t)
     for name in names:
         if entry[name].device != p.device:
             raise ValueError(
@@ -326,11 +326,17 @@ def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping
 
 def step_count(where: str, value: Any) -> None:
     """Raise unless a step count is a whole number from 0, as a number or a 1-element tensor."""
-    if isinstance(value, Tensor) and value.numel() != 1:
-        raise ValueError(f"state 'step' of {where} has shape {list(value.shape)}; allowed is one")
+    if isinstance(value, Tensor):
+        one_count(where, value)
     number = value.item() if isinstance(value, Tensor) else value
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"state 'step' of {where} is a {type(number).__name__}, not a number")
     x = float(number)
     if not (0 <= x < 2.0**63 and x.is_integer()):
         raise ValueError(f"state 'step' of {where} is {number}; allowed are whole numbers from 0")
+
+
+def one_count(where: str, t: Tensor) -> None:
+    """Raise unless a step count is one number."""
+    if t.numel() != 1:
+        raise ValueError(f"state 'step' of {where} has shape {list(t.shape)}; allowed is one")

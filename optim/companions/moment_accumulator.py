@@ -17,9 +17,9 @@ from mcf.optim.companions import reducers
 from mcf.optim.companions.reducers import Companion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
-from mcf.optim.rule import formulas
+from mcf.optim.rule.formulas import averaged
 from mcf.optim.rule.rule import Rule
-from mcf.optim.rules.adamw import adamw, averaged, descent
+from mcf.optim.rules.adamw import adamw, descent
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import interrupts
 from mcf.optim.step.bucket import Bucket, Group, Hyperparameters, Named, Request
@@ -253,7 +253,7 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, group: Group, where: str,
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
     if is_expansion(p):
         raise TypeError(f"{where} is an expansion; allowed are plain tensors")
-    if group["weight_decay"] != 0 and is_penalty(rule):
+    if group["weight_decay"] != 0 and not rule.decoupled:
         raise ValueError(
             f"weight_decay={group['weight_decay']} of {where} is part of the gradient, and would "
             "be taken once for each micro-batch; allowed are 0, AdamW, and "
@@ -266,73 +266,25 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, group: Group, where: str,
         )
 
 
-def fold(
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
-    kept1,
-    one_minus_beta1,
-    kept2,
-    kept2_lo,
-    one_minus_beta2,
-):
+def fold(grads, exp_avg, second, rates):
     """m <- kept1 m + (1 - beta1) g;  v <- kept2 v + (1 - beta2) g^2.
 
     The kept factor is beta for the first gradient of a step, and 1 for the others.
     """
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
-    return averaged(
-        gradient,
-        exp_avg,
-        exp_avg_sq,
-        exp_avg_sq_lo,
-        kept1,
-        one_minus_beta1,
-        kept2,
-        kept2_lo,
-        one_minus_beta2,
-    )
+    return averaged(scaled_gradient(grads), exp_avg, second, rates)
 
 
-def finish(
-    param,
-    param_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    max_exp_avg_sq,
-    max_exp_avg_sq_lo,
-    lr,
-    bias_correction1,
-    inverse_bias_correction1,
-    bias_correction2,
-    inverse_bias_correction2,
-    eps,
-    weight_decay,
-):
+def finish(weight, exp_avg, second, maximum, lr, corrections, eps, weight_decay):
     """w <- max(w, v) (AMSGrad), or v;  p <- p - lr (m^ / (sqrt(w^) + eps) + weight_decay p)."""
-    shrunk = rn(weight_decay * param_value(param, param_lo))
-    max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
-        exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
-    )
-    divisor, update = descent(
-        shrunk,
-        exp_avg,
-        max_exp_avg_sq,
-        max_exp_avg_sq_lo,
-        lr,
-        bias_correction1,
-        inverse_bias_correction1,
-        bias_correction2,
-        inverse_bias_correction2,
-        eps,
-    )
-    param, param_lo = accumulate(param, param_lo, update)
-    return param, param_lo, max_exp_avg_sq, max_exp_avg_sq_lo, divisor, update
+    decay = rn(weight_decay * param_value(weight[0], weight[1]))
+    high, low = denominator(second[0], second[1], maximum[0], maximum[1])
+    divisor, update = descent(decay, exp_avg, high, low, lr, corrections, eps)
+    param, param_lo = accumulate(weight[0], weight[1], update)
+    return param, param_lo, high, low, divisor, update
+
+
+# The rates of `fold`: what is kept of the moments, and what is added.
+_RATES = ("kept1", "one_minus_beta1", "kept2", "kept2_lo", "one_minus_beta2")
 
 
 @functools.cache
@@ -346,14 +298,14 @@ def parts(rule: Rule) -> tuple[Rule, Rule] | None:
     common = dataclasses.replace(rule, launcher=Partial)
     moments = ("exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "increment")
     taking = dataclasses.replace(
-        common, name=f"{rule.name}_fold", function=fold, results=moments, counted=False
+        common,
+        name=f"{rule.name}_fold",
+        function=fold,
+        results=moments,
+        groups=(("rates", _RATES),),
+        counted=False,
     )
     moved = ("param", "param_lo", "max_exp_avg_sq", "max_exp_avg_sq_lo", "divisor", "update")
     return taking, dataclasses.replace(
         common, name=f"{rule.name}_finish", function=finish, results=moved
     )
-
-
-def is_penalty(rule: Rule) -> bool:
-    """Return whether the weight decay is part of the gradient, so that each part would add it."""
-    return dict(rule.slots).get("regularized") is formulas.added_decay

@@ -312,7 +312,7 @@ class CPUOffloadOptimizer(Optimizer):
 
     def _watch(self) -> None:
         """Have the gradients of new copies sent, after all checks of both sides."""
-        names = [w for k in range(len(self.optimizer.param_groups)) for w in self._names(k)]
+        names = [where for _, where, _ in self.optimizer._all_named()]
         params = [p for group in self.param_groups for p in group["params"]]
         uses = [shared_memory.Use(w, p, True) for w, p in zip(names, params, strict=True)]
         # The copies share no memory.
@@ -321,9 +321,6 @@ class CPUOffloadOptimizer(Optimizer):
             if p not in self._handles:
                 hook = self._gradients.hook
                 self._handles[p] = p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-
-    def _names(self, index: int) -> list[str]:
-        return [where for where, _ in self.optimizer._named(index)]
 
     def _managed(self) -> list[Tensor]:
         """Return the parameters whose gradients are copied."""

@@ -24,9 +24,8 @@ from mcf.optim.sharding.shards import like, local, moved_like
 from mcf.optim.step.opaque_operator import registered, update_
 from mcf.optim.step.rewritten import version
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.slots import accumulate, param_components, param_value
 
 # The storage of an average, by the number of its components.
@@ -88,7 +87,7 @@ class WeightAverage(Companion):
         if dtype not in (None, torch.float32):
             raise ValueError(f"Invalid dtype: {dtype}; allowed are None and torch.float32")
         self.decay, self.every = decay, every
-        self._check()
+        _check(decay, every)
         self._components, self._dtype = components, dtype
         # Per parameter: the number of weights averaged, and the local tensors of the components.
         self._state: dict[Tensor, dict[str, Any]] = {}
@@ -108,7 +107,7 @@ class WeightAverage(Companion):
         """Add the present weights to the average; check everything before any change."""
         if self._swapped:
             raise RuntimeError("update() inside swapped(): the weights are the averages there")
-        self._check()
+        _check(self.decay, self.every)
         rows: dict[Any, list[tuple[Tensor, dict[str, Any], list[Tensor]]]] = {}
         for _, where, p in self._optimizer._all_named():
             if p not in self._state and validation.later(p):
@@ -123,7 +122,7 @@ class WeightAverage(Companion):
             kept = [local(entry[n]) for n in self._names()]
             rows.setdefault((spec, p.device), []).append((p, entry, [*kept, *read]))
         for (spec, _), mine in rows.items():
-            table = table_of([[self._weight(entry)] for _, entry, _ in mine])
+            table = table_of([[self._share(entry["n_averaged"])] for _, entry, _ in mine])
             update_(spec, [row for *_, row in mine], table)
         for mine in rows.values():
             for p, entry, _ in mine:
@@ -236,16 +235,13 @@ class WeightAverage(Companion):
                 has changed.
         """
         found = self._checked(state_dict)
-        before = self.decay, self.every
+        _check(state_dict["decay"], state_dict["every"])
+        self._state = {p: {"n_averaged": entry["n_averaged"]} for p, entry in found}
+        for p, entry in found:
+            for name in self._names():
+                here = local(moved_like(p, entry[name].detach())).to(p.device, copy=True)
+                self._state[p][name] = like(p, here)
         self.decay, self.every = state_dict["decay"], state_dict["every"]
-        try:
-            self._check()
-        except (ValueError, TypeError):
-            self.decay, self.every = before
-            raise
-        self._state = {
-            p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found
-        }
         self._calls = int(state_dict["calls"])
 
     def _checked(self, state_dict: Any) -> list[tuple[Tensor, Mapping[str, Any]]]:
@@ -287,11 +283,6 @@ class WeightAverage(Companion):
 
     # -- implementation ------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        if self.decay is not None:
-            validation.number("decay", self.decay, high=1.0, open_high=True)
-        validation.steps("every", self.every)
-
     def _names(self) -> tuple[str, ...]:
         return ("average", "average_lo")[: self._components]
 
@@ -325,12 +316,9 @@ class WeightAverage(Companion):
                 "the weight of this update; allowed is decay with an update before the capture"
             )
 
-    def _weight(self, entry: dict[str, Any]) -> float:
-        """Return c of the formula."""
-        count: int = entry["n_averaged"]
-        if self.decay is None or not count:
-            return 1.0 / (count + 1)
-        return 1.0 - float(self.decay)
+    def _share(self, count: int) -> float:
+        """Return c of the formula, after `count` weights."""
+        return 1.0 - float(self.decay) if count and self.decay is not None else 1.0 / (count + 1)
 
     def _value(self, p: Tensor) -> values.Value:
         """Return the exact average of the local part of a parameter."""
@@ -351,16 +339,15 @@ class WeightAverage(Companion):
 _ENTRIES = ("calls", "components", "decay", "every", "state")
 
 
+def _check(decay: Any, every: Any) -> None:
+    if decay is not None:
+        validation.number("decay", decay, high=1.0, open_high=True)
+    validation.steps("every", every)
+
+
 def _check_count(what: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{what} is {value!r}; allowed is a whole number from 0")
-
-
-def _placed(p: Tensor, value: Any) -> Any:
-    """Return a copy of an entry on its parameter's device and in its layout."""
-    if not isinstance(value, Tensor):
-        return value
-    return like(p, local(moved_like(p, value.detach())).to(p.device, copy=True))
 
 
 # The formats in which weights are stored.

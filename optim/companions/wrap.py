@@ -36,29 +36,21 @@ from mcf.optim.validation import has_values
 
 Group = Mapping[str, Any]
 
-# Feedback of errors needs a first moment of which the update is a multiple.
-PRECISIONS = WITHOUT_FEEDBACK
-
 
 def strategy_of_group(group: dict[str, Any]) -> Strategy:
     """Return the strategy of a group, after checks."""
     options.check_rounding(group)
     name = group["precision"]
-    composed = None if name in STRATEGIES else parts(name)
-    if name not in PRECISIONS and composed is None:
-        _refuse_feedback(name in STRATEGIES, name)
-        validation.choice("precision", name, PRECISIONS)
-    _refuse_feedback(composed is not None and composed.feedback, name)
-    return strategy_of(name).with_low(group["low"])
-
-
-def _refuse_feedback(asked: bool, name: str) -> None:
-    if asked:
+    if name not in STRATEGIES and parts(name) is None:
+        validation.choice("precision", name, WITHOUT_FEEDBACK)
+    found = strategy_of(name)
+    if found.feedback:
         raise ValueError(
             f"precision={name!r} feeds rounding errors back into a first moment that the update is "
             "a multiple of, and a class of torch does not say which state that is; use "
             "mcf.optim.SGD, Adam or AdamW"
         )
+    return found.with_low(group["low"])
 
 
 # States of torch's optimizers that are averages or sums of squares, or maxima of these.
@@ -111,7 +103,8 @@ def collage(
             and changed options are tried in two steps on stand-ins for the parameters, so that no
             step fails half-way.
     """
-    return Collage(optimizer, params, precision, low, seed, compute_dtype, second_moments, options)
+    mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
+    return Collage(optimizer, params, mine, compute_dtype, second_moments, options)
 
 
 class Collage(Optimizer):
@@ -133,13 +126,12 @@ class Collage(Optimizer):
         self,
         optimizer: type[Optimizer],
         params: ParamsT,
-        precision: PrecisionName | Precision,
-        low: str,
-        seed: int,
+        mine: dict[str, Any],
         compute_dtype: torch.dtype,
         second_moments: Collection[str],
         options: dict[str, Any],
     ) -> None:
+        """Take this package's defaults of groups, `mine`, and the class's `options`."""
         if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
             raise TypeError(f"optimizer is {optimizer!r}; allowed is a class of torch.optim's kind")
         if issubclass(optimizer, torch.optim.LBFGS):
@@ -152,10 +144,13 @@ class Collage(Optimizer):
         self._options = dict(options)
         self._compute_dtype = compute_dtype
         self._marks = Marks()
-        self._second_moments = names_of(second_moments)
+        if isinstance(second_moments, str):
+            raise TypeError(
+                f"second_moments is the string {second_moments!r}; allowed are several names"
+            )
+        self._second_moments = frozenset(second_moments)
         # The options of each group that were tried, and the entries that the class writes.
         self._tried: list[tuple[dict[str, Any], frozenset[str]]] = []
-        mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
         defaults = {**self._made().defaults, **mine}
         self._lock = threading.RLock()
         super().__init__(params, by_name(defaults))
@@ -502,14 +497,3 @@ def class_step(inner: Optimizer) -> None:
     """Make a step of the class itself, without the hooks that torch puts around all optimizers."""
     own: Any = type(inner).step
     (own.__wrapped__ if getattr(own, "hooked", False) else own)(inner)
-
-
-def names_of(given: Collection[str]) -> frozenset[str]:
-    """Return names of states, after a check.
-
-    Raises:
-        TypeError: for a string instead of a collection.
-    """
-    if isinstance(given, str):
-        raise TypeError(f"second_moments is the string {given!r}; allowed are several names")
-    return frozenset(given)

@@ -16,9 +16,8 @@ from mcf.kernels.tables import table_of
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step.opaque_operator import registered, update
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR, kahan
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN, Arithmetic
 
 # Key of the stream of random bits, and the index of the parameter's first element in it.
@@ -61,7 +60,7 @@ def store(
     tensors = [here]
     if storage.hidden:
         if storage.hidden not in state:
-            state[storage.hidden] = like(p, storage.start(here, here, arith.component))
+            state[storage.hidden] = like(p, storage.start(here, arith.component))
         tensors.append(local(state[storage.hidden]))
     if storage.has_low:
         change = (made - local(old)).to(arith.component.register.dtype)
@@ -96,10 +95,9 @@ def _read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> 
     t = state[name]
     if name.startswith(_OWN) or not is_state(t, p):
         return t
-    low = state.get(f"{name}_lo")
-    if low is None:
-        return like(p, SINGLE.register([local(t)], wide))
-    return like(p, PAIR.register([local(t), local(low)], wide))
+    return like(
+        p, PAIR.register([local(state[n]) for n in (name, f"{name}_lo") if n in state], wide)
+    )
 
 
 def write(
@@ -116,8 +114,6 @@ def write(
 
     A state in another dtype than the class computes in is stored unchanged. States with one storage
     that are rounded stochastically use the same bits.
-
-    Those of one kind that are rounded at random are so by the same bits.
     """
     if not is_state(new, p):
         state[name] = new

@@ -323,19 +323,9 @@ def _heavyball(p: Tensor, found: State, group: Mapping[str, Any], where: str) ->
 # -- a second number next to the parameter -----------------------------------------------------
 
 
-def _transformer_engine(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> State:
-    # The remainders of both libraries are differences of bit patterns.
-    return {**found, "param_bits": found.pop("master_param")}
-
-
-def _any_precision(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> State:
-    return {**found, "kahan_comp": found.pop("compensation")}
-
-
-def _collage(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> State:
-    made = {**found, "kahan_comp": found.pop("weight_accounted")}
-    low = made.pop("exp_avg_sq_accounted", None)
-    return made if low is None else {**made, "exp_avg_sq_lo": low}
+def _renamed(**names: str) -> Callable[..., State]:
+    """Return a reader of states that differ from ours in some names."""
+    return lambda p, found, group, where: {names.get(k, k): v for k, v in found.items()}
 
 
 # -- other names -------------------------------------------------------------------------------
@@ -379,10 +369,6 @@ def _biased(found: State, group: Mapping[str, Any], where: str) -> State:
     return found
 
 
-def _optimi(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> State:
-    return _biased(found, group, where)
-
-
 def _is_optimi(found: State) -> bool:
     # optimi's Lion and SGD divide nothing; its Adan is not supported.
     return "kahan_comp" in found and {"exp_avg", "exp_avg_sq"} <= found.keys()
@@ -394,13 +380,17 @@ def _is_remainder(found: State) -> bool:
 
 
 _LIBRARIES: tuple[tuple[Callable[[State], bool], Callable[..., State]], ...] = (
-    (_is_optimi, _optimi),
+    (_is_optimi, lambda p, found, group, where: _biased(found, group, where)),
     (lambda s: "state1" in s or _PACKED in s, _bitsandbytes),
     (lambda s: "error_bits" in s or any(str(k).endswith("::quantized") for k in s), _flashoptim),
     (lambda s: any(isinstance(k, int) for k in s), _heavyball),
-    (_is_remainder, _transformer_engine),
+    # TransformerEngine's remainders are, as ours, differences of bit patterns.
+    (_is_remainder, _renamed(master_param="param_bits")),
     (lambda s: {"z", "exp_avg_sq"} <= s.keys(), _schedule_free),
     (lambda s: "exp_avg_fast" in s, _ademamix),
-    (lambda s: "compensation" in s, _any_precision),
-    (lambda s: "weight_accounted" in s, _collage),
+    (lambda s: "compensation" in s, _renamed(compensation="kahan_comp")),
+    (
+        lambda s: "weight_accounted" in s,
+        _renamed(weight_accounted="kahan_comp", exp_avg_sq_accounted="exp_avg_sq_lo"),
+    ),
 )

@@ -37,9 +37,8 @@ from mcf.optim.sharding.shards import is_sharded, local, moved_like, unpacked
 from mcf.optim.step.bucket import new_state
 from mcf.optim.step.kernel import states
 from mcf.optim.storage import codes, values
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN, PrecisionName
 from mcf.optim.storage.values import Value
 from mcf.optim.validation import has_values
@@ -164,17 +163,18 @@ def float32_checkpoint(optimizer: LowPrecisionOptimizer) -> tuple[list[Tensor], 
         two bf16 numbers that are far apart is rounded; all else is exact.
     """
     params = [
-        Parameter(torch.empty_like(p, dtype=_wide(p.dtype)), p.requires_grad)
+        # Frozen parameters of other dtypes are unchanged.
+        Parameter(
+            torch.empty_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            if p.dtype in FORMATS
+            else torch.empty_like(p),
+            p.requires_grad,
+        )
         for group in optimizer.param_groups
         for p in group["params"]
     ]
     made, _ = convert(optimizer, to=getattr(torch.optim, _class(optimizer).__name__), params=params)
     return [p.detach() for p in params], made.state_dict()
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of a parameter in a float32 checkpoint."""
-    return dtype if dtype == torch.float64 or dtype not in FORMATS else torch.float32
 
 
 def _entry(optimizer: Optimizer, p: Tensor) -> Mapping[str, Any]:
@@ -413,7 +413,7 @@ def _stored(
             hidden = [state[storage.hidden]] if storage.hidden else []
             left = _store(meaning, name, storage, [new, *hidden])
         elif codes.holds(name, state):
-            left = _store_codes(meaning, name, state)
+            left = codes.keep(name, state, value)
         elif name in state:
             low = state.get(f"{name}_lo")
             kept = [state[name]] if low is None else [state[name], low]
@@ -453,9 +453,3 @@ def _store(meaning: Meaning, name: str, storage: Storage, tensors: list[Tensor])
     for t, kept in zip(tensors, (old, old_low), strict=True):
         t.copy_(kept)
     return torch.zeros_like(tensors[0], dtype=torch.float64)
-
-
-def _store_codes(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:
-    """Store a value in codes; return the rounding error."""
-    codes.fill(name, state, values.rounded(meaning.tensors[name], torch.float32))
-    return codes.left_of(meaning.tensors[name], name, state)

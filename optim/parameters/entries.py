@@ -15,9 +15,12 @@ from torch import Tensor
 
 from mcf.optim.storage.strategies import HIDDEN
 
-# Every name that a rule or a precision stores under.
+# Every name that a rule or a precision stores under, with the suffixes of a number's further words
+# and of the exponents of blocks.
 _NAMES = frozenset(
-    (
+    f"{name}{ending}"
+    for ending in ("", "_lo", "_exponent")
+    for name in (
         "step",
         *HIDDEN,
         "exp_avg",
@@ -34,13 +37,11 @@ _NAMES = frozenset(
         "mu_product",
     )
 )
-# Suffixes of a number's further words, and of the exponents of blocks.
-_ENDINGS = ("_lo", "_exponent")
 
 
 def own(entry: Collection[str]) -> set[str]:
     """Return the names of an entry that are this package's."""
-    return {name for name in entry if isinstance(name, str) and _is_own(name)}
+    return {name for name in entry if name in _NAMES}
 
 
 def made(entry: Mapping[str, Any] | None) -> bool:
@@ -69,10 +70,3 @@ def moved(value: Any, device: torch.device, memo: dict[int, Any]) -> Any:
             return {k: moved(v, device, memo) for k, v in value.items()}
         return type(value)(moved(v, device, memo) for v in value)
     return copy.deepcopy(value, memo)
-
-
-def _is_own(name: str) -> bool:
-    for ending in _ENDINGS:
-        if name.endswith(ending):
-            return name in _NAMES or name.removesuffix(ending) in _NAMES
-    return name in _NAMES

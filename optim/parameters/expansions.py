@@ -11,9 +11,8 @@ from torch import Tensor
 from mcf.expansions import MCFTensor
 from mcf.kernels.formats import BF16, FP16
 from mcf.optim.sharding.shards import is_sharded, local
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import STRATEGIES, Arithmetic
 from mcf.optim.storage.values import Value
 

@@ -12,26 +12,42 @@ compensates for it, because a part 1 - beta of what was added to m is then missi
 from mcf.kernels.algorithms import grow
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, where
 from mcf.optim.storage.pair import finite, kahan
+from mcf.optim.storage.slots import decay_and_add, param_value, regularized, scaled_gradient
 
 
-def single_gradient(grad, grad_lo, grad_scale, grad_limit):
+def single_gradient(grads):
     """RN(s g)."""
-    return rn(grad * grad_scale)
+    return rn(grads[0] * grads[2])
 
 
-def paired_gradient(grad, grad_lo, grad_scale, grad_limit):
+def paired_gradient(grads):
     """RN(s RN(g + dg)), of a gradient accumulated in two components."""
-    return rn(rn(grad + grad_lo) * grad_scale)
+    return rn(rn(grads[0] + grads[1]) * grads[2])
 
 
-def single_clipped_gradient(grad, grad_lo, grad_scale, grad_limit):
+def single_clipped_gradient(grads):
     """RN(s g), no further from 0 than the limit."""
-    return clipped(rn(grad * grad_scale), grad_limit)
+    return clipped(single_gradient(grads), grads[3])
 
 
-def paired_clipped_gradient(grad, grad_lo, grad_scale, grad_limit):
+def paired_clipped_gradient(grads):
     """RN(s RN(g + dg)), no further from 0 than the limit."""
-    return clipped(rn(rn(grad + grad_lo) * grad_scale), grad_limit)
+    return clipped(paired_gradient(grads), grads[3])
+
+
+def decay_and_gradient(weight, grads, weight_decay):
+    """weight_decay p; the gradient, to which an L2 penalty adds it."""
+    decay = rn(weight_decay * param_value(weight[0], weight[1]))
+    return decay, regularized(scaled_gradient(grads), decay)
+
+
+def averaged(gradient, exp_avg, second, rates):
+    """beta1 m + (1 - beta1) g;  beta2 v + (1 - beta2) g^2;  the increment of the second."""
+    beta1, one_minus_beta1, beta2, beta2_lo, one_minus_beta2 = rates
+    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
+    increment = rn(one_minus_beta2 * rn(gradient * gradient))
+    high, low = decay_and_add(second[0], second[1], beta2, beta2_lo, increment)
+    return exp_avg, high, low, increment
 
 
 def clipped(x, limit):
@@ -83,13 +99,6 @@ def largest(second, second_lo, maximum, maximum_lo):
     return where(kept, maximum, second), where(kept, maximum_lo, second_lo)
 
 
-def larger(hi, lo, single):
-    """max((hi, lo), single) of a normalised expansion and one number; NaN where either is NaN."""
-    tie = (hi == single) & (lo > ZERO)
-    kept = (hi > single) | tie | (hi != hi)
-    return where(kept, hi, single), where(kept, lo, ZERO)
-
-
 def adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback):
     """m + (1 - 1/b1) (1 - b1^t) / lr (sqrt(v^) + eps) e, Algorithm 3 of the paper.
 
@@ -105,11 +114,6 @@ def momentum_feed_back(out_momentum_buffer, out_param, new_param, feedback):
     """b + (1 - 1/momentum) / lr e, Algorithm 2 of the paper; `feedback` is the factor of e."""
     error = rn(out_param - new_param)
     return rn(out_momentum_buffer + rn(feedback * error))
-
-
-def fed(out_exp_avg, out_param, new_param, out_divisor, feedback):
-    """Apply `adam_feed_back` to a moment that another step has computed."""
-    return (adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback),)
 
 
 def feedback_factor(beta, lr):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
@@ -12,46 +9,20 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
 from mcf.optim.moment_optimizer import CORRECTIONS, MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule import formulas
-from mcf.optim.rule.formulas import largest
-from mcf.optim.rule.metrics import param_terms
-from mcf.optim.rule.rule import FIRST, SECOND, Rule
-from mcf.optim.storage.codes import norm
+from mcf.optim.rule.formulas import decay_and_gradient, largest
+from mcf.optim.rule.rule import FIRST, SECOND, Rule, by_flags
+from mcf.optim.storage.codes import norm as exponent
 from mcf.optim.storage.slots import (
     accumulate,
     decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
     second_moment_components,
     second_moment_value,
     shrink,
     unbias,
 )
-from mcf.optim.storage.strategies import PrecisionName
 
 
-def adamax(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_inf,
-    exp_inf_lo,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    bias_correction1,
-    inverse_bias_correction1,
-    eps,
-    weight_decay,
-):
+def adamax(weight, grads, exp_avg, norm, lr, rates, bias_correction1, eps, weight_decay):
     """Compute one step: the new state and the update of the parameter.
 
     g <- g + weight_decay p;  m <- beta1 m + (1 - beta1) g;
@@ -61,17 +32,17 @@ def adamax(
     The norm n uses the second-moment storage: in one bf16 number it would not decay at all, because
     RN(0.999 n) = n.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    beta1, one_minus_beta1, beta2, beta2_lo, _ = rates
     exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     size = rn(where(gradient < ZERO, neg(gradient), gradient) + eps)
     size, size_lo = second_moment_components(size)
-    exp_inf, exp_inf_lo = shrink(exp_inf, exp_inf_lo, beta2, beta2_lo)
+    exp_inf, exp_inf_lo = shrink(norm[0], norm[1], beta2, beta2_lo)
     exp_inf, exp_inf_lo = largest(size, size_lo, exp_inf, exp_inf_lo)
-    norm = second_moment_value(exp_inf, exp_inf_lo)
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
-    update = neg(rn(lr * decayed(rn(div(first, norm)), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    first = unbias(exp_avg, bias_correction1)
+    quotient = rn(div(first, second_moment_value(exp_inf, exp_inf_lo)))
+    update = neg(rn(lr * decayed(quotient, decay)))
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, exp_avg, exp_inf, exp_inf_lo, update
 
 
@@ -80,15 +51,12 @@ def _rule(decoupled: bool) -> Rule:
         name="adamax_decoupled" if decoupled else "adamax",
         function=adamax,
         results=("param", "param_lo", "exp_avg", "exp_inf", "exp_inf_lo", "update"),
-        metrics=param_terms,
-        metric_count=3,
         states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
-        slots=(*(formulas.DECOUPLED if decoupled else formulas.L2), ("unit", norm)),
+        decoupled=decoupled,
+        slots=(("unit", exponent),),
+        groups=(("norm", ("exp_inf", "exp_inf_lo")),),
         coefficients=(CORRECTIONS,),
     )
-
-
-_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
 
 
 class Adamax(MomentOptimizer):
@@ -101,23 +69,16 @@ class Adamax(MomentOptimizer):
     number would keep its largest value forever, because 0.999 n rounds to n.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of the moment and of the norm, in [0, 1).
         eps: added to |g|.
         weight_decay: L2 penalty, or the rate of decay if decoupled.
-        precision: see `mcf.optim.AdamW`.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     variants = ("decoupled_weight_decay",)
-    rules = _RULES
+    later = ("decoupled_weight_decay",)
+    rules = by_flags(_rule)
 
     def __init__(
         self,
@@ -127,15 +88,7 @@ class Adamax(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _later_options(self) -> dict[str, Any]:
-        return {**super()._later_options(), "decoupled_weight_decay": False}
+        super().__init__(params, hyperparameters(locals()), **options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
@@ -17,49 +16,14 @@ from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
 from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
 from mcf.optim.rule import formulas
-from mcf.optim.rule.formulas import adam_feed_back, feedback_factor
-from mcf.optim.rule.rule import Coefficients, Rule
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    denominator,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
-from mcf.optim.storage.strategies import STRATEGIES, PrecisionName
+from mcf.optim.rule.formulas import adam_feed_back, averaged, decay_and_gradient, feedback_factor
+from mcf.optim.rule.rule import SECOND, Coefficients, Rule, by_flags
+from mcf.optim.storage.slots import accumulate, decayed, denominator, second_moment_value, unbias
+from mcf.optim.storage.strategies import STRATEGIES
 
 
-def adamw(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    max_exp_avg_sq,
-    max_exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    bias_correction1,
-    inverse_bias_correction1,
-    bias_correction2,
-    inverse_bias_correction2,
-    eps,
-    weight_decay,
-):
+def adamw(weight, grads, exp_avg, second, maximum, lr, rates, corrections, eps, weight_decay):
     """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     g <- g + weight_decay p (Adam);  m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
@@ -68,85 +32,31 @@ def adamw(
 
     Weight decay is inside the update, so that a compensated parameter does not lose it.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(
-        gradient,
-        exp_avg,
-        exp_avg_sq,
-        exp_avg_sq_lo,
-        beta1,
-        one_minus_beta1,
-        beta2,
-        beta2_lo,
-        one_minus_beta2,
-    )
-    max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
-        exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
-    )
-    divisor, update = descent(
-        decay,
-        exp_avg,
-        max_exp_avg_sq,
-        max_exp_avg_sq_lo,
-        lr,
-        bias_correction1,
-        inverse_bias_correction1,
-        bias_correction2,
-        inverse_bias_correction2,
-        eps,
-    )
-    param, param_lo = accumulate(param, param_lo, update)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
+    high, low = denominator(exp_avg_sq, exp_avg_sq_lo, maximum[0], maximum[1])
+    divisor, update = descent(decay, exp_avg, high, low, lr, corrections, eps)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return (
         param,
         param_lo,
         exp_avg,
         exp_avg_sq,
         exp_avg_sq_lo,
-        max_exp_avg_sq,
-        max_exp_avg_sq_lo,
+        high,
+        low,
         divisor,
         update,
         increment,
     )
 
 
-def averaged(
-    gradient,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-):
-    """beta1 m + (1 - beta1) g;  beta2 v + (1 - beta2) g^2;  the increment of the second."""
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    return exp_avg, exp_avg_sq, exp_avg_sq_lo, increment
-
-
-def descent(
-    decay,
-    exp_avg,
-    second,
-    second_lo,
-    lr,
-    bias_correction1,
-    inverse_bias_correction1,
-    bias_correction2,
-    inverse_bias_correction2,
-    eps,
-):
+def descent(decay, exp_avg, high, low, lr, corrections, eps):
     """sqrt(w^) + eps;  -lr (m^ / (sqrt(w^) + eps) + decay)."""
-    second = second_moment_value(second, second_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    root = rn(sqrt(unbias(second_moment_value(high, low), corrections[1])))
     divisor = rn(root + eps)
-    return divisor, neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
+    quotient = rn(div(unbias(exp_avg, corrections[0]), divisor))
+    return divisor, neg(rn(lr * decayed(quotient, decay)))
 
 
 def adam_feedback(beta1, power_beta1, lr):
@@ -162,10 +72,9 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
         adamw,
         decoupled=decoupled,
         results=(*maxima, "divisor"),
-        maxima=maxima[:1] if amsgrad else (),
-        absent=() if amsgrad else maxima,
+        states=((maxima[0], SECOND),) if amsgrad else (),
         # torch keeps the maximum of a group whose amsgrad is turned off.
-        unused=() if amsgrad else maxima,
+        absent=() if amsgrad else maxima,
         feed_back=adam_feed_back,
         feedback=Coefficients(adam_feedback, ("feedback",)),
         slots=(("denominator", formulas.largest if amsgrad else formulas.no_maximum),),
@@ -174,15 +83,11 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
 
 # The rules, by whether weight decay is decoupled and whether AMSGrad's maximum is kept.
 _RULES = {
-    (decoupled, amsgrad): adam_rule(
-        ("adamw" if decoupled else "adam") + ("_amsgrad" if amsgrad else ""),
-        decoupled=decoupled,
-        amsgrad=amsgrad,
-    )
-    for decoupled in (False, True)
-    for amsgrad in (False, True)
+    (False, False): adam_rule("adam", decoupled=False, amsgrad=False),
+    (False, True): adam_rule("adam_amsgrad", decoupled=False, amsgrad=True),
+    (True, False): adam_rule("adamw", decoupled=True, amsgrad=False),
+    (True, True): adam_rule("adamw_amsgrad", decoupled=True, amsgrad=True),
 }
-_DECOUPLED = {(amsgrad,): _RULES[True, amsgrad] for amsgrad in (False, True)}
 
 
 class AdamW(MomentOptimizer):
@@ -234,20 +139,10 @@ class AdamW(MomentOptimizer):
     compute_dtype is float32, because float16 cannot hold the squares of ordinary gradients.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
-        eps: added to the denominator.
-        weight_decay: decoupled weight decay.
-        amsgrad: divide by the largest v so far (arXiv:1904.09237), stored as v is.
         precision: one of the above, or a `Precision` composed of storage formats; may differ
             between groups.
         compute_dtype: `torch.float32` computes in float32 registers and rounds only stored values;
             the parameter's 16-bit dtype rounds every operation, as in the Collage paper.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: torch's `foreach`, `capturable`, `differentiable`, `fused`; see
-            `mcf.optim.options.Options`.
 
     Guarantees: the same bits on every executor (`mcf.set_executor`), whatever the layout, the
     number of threads or the other tensors of the step. NaN and infinity in a gradient reach that
@@ -260,7 +155,8 @@ class AdamW(MomentOptimizer):
 
     precisions = tuple(STRATEGIES)
     variants = ("amsgrad",)
-    rules = _DECOUPLED
+    later = ("amsgrad",)
+    rules = by_flags(lambda amsgrad: _RULES[True, amsgrad])
 
     def __init__(
         self,
@@ -270,18 +166,9 @@ class AdamW(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _later_options(self) -> dict[str, Any]:
-        return {**super()._later_options(), "amsgrad": False}
+        super().__init__(params, hyperparameters(locals()), **options)
 
 
 class Adam(MomentOptimizer):
@@ -293,18 +180,8 @@ class Adam(MomentOptimizer):
     The penalty goes through both moments; `mcf.optim.AdamW` decays the parameter itself.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
-        eps: added to the denominator.
         weight_decay: L2 penalty.
-        amsgrad: divide by the largest v so far (arXiv:1904.09237), stored as v is.
         decoupled_weight_decay: decay the parameter itself; then this is AdamW, bit for bit.
-        precision: see `mcf.optim.AdamW`.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
@@ -322,33 +199,19 @@ class Adam(MomentOptimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
 
 class CollageAdamW(AdamW):
     """AdamW of the Collage paper (arXiv:2405.03637): `AdamW` with `precision=mode`.
 
     Args:
-        params: see `AdamW`.
-        lr: see `AdamW`.
-        betas: see `AdamW`.
-        eps: see `AdamW`.
-        weight_decay: see `AdamW`.
-        amsgrad: see `AdamW`.
         mode: `"light"` (option B of the paper, the parameter as an expansion), `"plus"` (option C,
             the second moment and beta2 too) or `"kahan"`, their special case.
-        compute_dtype: see `AdamW`; the parameter's dtype gives the paper's arithmetic.
-        maximize: see `AdamW`.
-        track_metrics: see `AdamW`.
-        options: see `AdamW`.
+        compute_dtype: the parameter's dtype gives the paper's arithmetic.
     """
 
     precisions = ("light", "plus", "kahan")
@@ -373,9 +236,6 @@ class CollageAdamW(AdamW):
         amsgrad: bool = False,
         *,
         mode: Literal["light", "plus", "kahan"] = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
         if "precision" in options:
@@ -384,16 +244,5 @@ class CollageAdamW(AdamW):
                 "'kahan', or AdamW, whose precision can be any"
             )
         validation.choice("mode", mode, self.precisions)
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            precision=mode,
-            compute_dtype=compute_dtype,
-            maximize=maximize,
-            track_metrics=track_metrics,
-            **options,
-        )
+        options["precision"] = mode
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)

@@ -5,57 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
-from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
+from mcf.optim.rule.formulas import decay_and_gradient
+from mcf.optim.rule.rule import FIRST, PREVIOUS, Coefficients
+from mcf.optim.storage.slots import accumulate, decay_and_add, decayed, second_moment_value, unbias
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic
 
 
 def adan(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
+    weight,
+    grads,
     exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
+    second,
     exp_avg_diff,
     previous_grad,
-    grad_scale,
-    grad_limit,
     lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    beta_diff,
-    one_minus_beta_diff,
-    diff_weight,
-    later,
-    shrinkage,
-    bias_correction1,
-    inverse_bias_correction1,
-    bias_correction2,
-    inverse_bias_correction2,
+    rates,
+    differences,
+    corrections,
     eps,
     weight_decay,
 ):
@@ -67,21 +40,20 @@ def adan(
     with m^, n^, v^ bias-corrected. That is p plus an update of
     -lr ((m^ + beta_diff n^) / (sqrt(v^) + eps) + weight_decay p) / (1 + lr weight_decay).
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    beta1, one_minus_beta1, beta2, beta2_lo, one_minus_beta2 = rates
+    beta_diff, one_minus_beta_diff, diff_weight, later, shrinkage = differences
     difference = where(later > ZERO, rn(gradient - previous_grad), ZERO)
     exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     exp_avg_diff = rn(rn(beta_diff * exp_avg_diff) + rn(one_minus_beta_diff * difference))
     ahead = rn(gradient + rn(beta_diff * difference))
     increment = rn(one_minus_beta2 * rn(ahead * ahead))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
-    total = rn(first + rn(diff_weight * exp_avg_diff))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(second[0], second[1], beta2, beta2_lo, increment)
+    root = rn(sqrt(unbias(second_moment_value(exp_avg_sq, exp_avg_sq_lo), corrections[1])))
+    total = rn(unbias(exp_avg, corrections[0]) + rn(diff_weight * exp_avg_diff))
     direction = decayed(rn(div(total, rn(root + eps))), decay)
     update = neg(rn(rn(lr * direction) * shrinkage))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return (
         param,
         param_lo,
@@ -95,7 +67,7 @@ def adan(
     )
 
 
-def differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
+def of_differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
     """1 - b2, b2 / (1 - b2^t), whether a gradient came before, 1 / (1 + lr weight_decay) or 1."""
     whole = rn(ONE + rn(lr * weight_decay))
     return (
@@ -106,18 +78,15 @@ def differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
     )
 
 
+_DIFFERENCES = ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
 _RULES = {(): two_moments(
     "adan",
     adan,
     decoupled=True,
     results=("exp_avg_diff", "previous_grad"),
-    firsts=("exp_avg_diff",),
-    previous=("previous_grad",),
-    coefficients=(
-        Coefficients(
-            differences, ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
-        ),
-    ),
+    states=(("exp_avg_diff", FIRST), ("previous_grad", PREVIOUS)),
+    coefficients=(Coefficients(of_differences, _DIFFERENCES),),
+    groups=(("differences", ("beta_diff", *_DIFFERENCES)),),
 )}  # fmt: skip
 
 
@@ -135,23 +104,17 @@ class Adan(MomentOptimizer):
     storage, which is exact for a bf16 gradient that was neither scaled nor clipped.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of m, n and v, floats in [0, 1).
-        eps: added to the denominator.
         weight_decay: proximal weight decay, p / (1 + lr weight_decay).
         no_prox: decay p by lr weight_decay p instead, as AdamW does.
         precision: any of `mcf.optim.AdamW` except ECO's. With moments of 4 bits the previous
             gradient has 8.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     precisions = WITHOUT_FEEDBACK
+    beta_count, moments = 3, (0, 2)
     rules = _RULES
 
     def __init__(
@@ -162,27 +125,15 @@ class Adan(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         no_prox: bool = False,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        validation.three_betas(group["betas"])
-        super()._check_group({**group, "betas": group["betas"][::2]})
-        validation.flag("no_prox", group["no_prox"])
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        beta1, beta2, beta3 = group["betas"]
         return {
-            **super()._given({**group, "betas": (beta1, beta3)}, arith, read),
-            "beta_diff": float(beta2),
+            **super()._given(group, arith, read),
+            "beta_diff": float(group["betas"][1]),
             "proximal": 0.0 if group["no_prox"] else 1.0,
         }

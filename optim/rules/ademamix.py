@@ -7,59 +7,21 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
-from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients
-from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic, PrecisionName
+from mcf.optim.rule.formulas import averaged, decay_and_gradient
+from mcf.optim.rule.rule import SLOW, Coefficients
+from mcf.optim.storage.slots import accumulate, decay_and_add, decayed, second_moment_value, unbias
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, Arithmetic
 
 
 def ademamix(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    exp_avg_slow,
-    exp_avg_slow_lo,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    beta3,
-    beta3_lo,
-    one_minus_beta3,
-    alpha,
-    bias_correction1,
-    inverse_bias_correction1,
-    bias_correction2,
-    inverse_bias_correction2,
-    eps,
-    weight_decay,
+    weight, grads, exp_avg, second, slow, lr, rates, slow_rates, corrections, eps, weight_decay
 ):
     """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
@@ -69,35 +31,20 @@ def ademamix(
     The slow average n adds a ten-thousandth of a gradient, and therefore uses the second-moment
     storage, which keeps such small increments.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
+    beta3, beta3_lo, one_minus_beta3, alpha = slow_rates
     share = rn(one_minus_beta3 * gradient)
-    exp_avg_slow, exp_avg_slow_lo = decay_and_add(
-        exp_avg_slow, exp_avg_slow_lo, beta3, beta3_lo, share
-    )
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
-    slow = rn(alpha * second_moment_value(exp_avg_slow, exp_avg_slow_lo))
-    update = neg(rn(lr * decayed(rn(div(rn(first + slow), rn(root + eps))), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
-    return (
-        param,
-        param_lo,
-        exp_avg,
-        exp_avg_sq,
-        exp_avg_sq_lo,
-        exp_avg_slow,
-        exp_avg_slow_lo,
-        update,
-        increment,
-    )
+    high, low = decay_and_add(slow[0], slow[1], beta3, beta3_lo, share)
+    root = rn(sqrt(unbias(second_moment_value(exp_avg_sq, exp_avg_sq_lo), corrections[1])))
+    mixed = rn(alpha * second_moment_value(high, low))
+    mixed = rn(unbias(exp_avg, corrections[0]) + mixed)
+    update = neg(rn(lr * decayed(rn(div(mixed, rn(root + eps))), decay)))
+    param, param_lo = accumulate(weight[0], weight[1], update)
+    return param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, high, low, update, increment
 
 
-def slow_rates(
+def of_slow_rates(
     step,
     whole_beta3,
     first_inverse_log,
@@ -105,7 +52,7 @@ def slow_rates(
     beta3_warmup,
     final_alpha,
     alpha_warmup,
-    beta3_splitter,
+    splitter,
 ):
     """beta3 in two components, 1 - beta3, and alpha, with their warm-ups.
 
@@ -117,8 +64,8 @@ def slow_rates(
     warm = where(inverse < ZERO, one_minus_exp(rn(div(ONE, inverse))), ONE)
     one_minus = where(step < beta3_warmup, warm, rn(ONE - whole_beta3))
     beta3 = where(step < beta3_warmup, rn(ONE - one_minus), whole_beta3)
-    high = leading_bits(beta3, beta3_splitter)
-    low = leading_bits(rn(beta3 - high), beta3_splitter)
+    high = leading_bits(beta3, splitter)
+    low = leading_bits(rn(beta3 - high), splitter)
     part = rn(rn(div(step, alpha_warmup)) * final_alpha)
     return high, low, one_minus, where(step < alpha_warmup, part, final_alpha)
 
@@ -162,15 +109,15 @@ def inverse_log(beta: float) -> float:
 
 
 _SLOW = ("exp_avg_slow", "exp_avg_slow_lo")
+_SLOW_RATES = ("beta3", "beta3_lo", "one_minus_beta3", "alpha")
 _RULES = {(): two_moments(
     "ademamix",
     ademamix,
     decoupled=True,
     results=_SLOW,
-    slow=_SLOW[:1],
-    coefficients=(
-        Coefficients(slow_rates, ("beta3", "beta3_lo", "one_minus_beta3", "alpha")),
-    ),
+    states=((_SLOW[0], SLOW),),
+    coefficients=(Coefficients(of_slow_rates, _SLOW_RATES),),
+    groups=(("slow", _SLOW), ("slow_rates", _SLOW_RATES)),
 )}  # fmt: skip
 
 
@@ -190,26 +137,19 @@ class AdEMAMix(MomentOptimizer):
     1e-8 to betas inside logarithms.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of m, v and n, floats in [0, 1).
         alpha: how much of n is added to m^.
         beta3_warmup: the number of steps in which the rate of n goes from betas[0] to betas[2], its
             half-life linearly; None for no warm-up.
         alpha_warmup: the number of steps in which alpha rises linearly from 0; None for no warm-up.
-        eps: added to the denominator.
-        weight_decay: decoupled weight decay.
         precision: any of `mcf.optim.AdamW` except ECO's. With moments of 4 and 8 bits n is in bf16,
             rounded stochastically: v decays faster, so no multiple of its root bounds n.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     precisions = WITHOUT_FEEDBACK
+    beta_count = 3
     rules = _RULES
 
     def __init__(
@@ -222,30 +162,16 @@ class AdEMAMix(MomentOptimizer):
         alpha_warmup: int | None = None,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        validation.three_betas(group["betas"])
-        super()._check_group({**group, "betas": group["betas"][:2]})
-        validation.number("alpha", group["alpha"])
-        for name in ("beta3_warmup", "alpha_warmup"):
-            validation.steps(name, group[name])
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        beta1, beta2, beta3 = group["betas"]
-        paired = arith.strict and arith.strategy.second is PAIR
+        beta1, _, beta3 = group["betas"]
         return {
-            **super()._given({**group, "betas": (beta1, beta2)}, arith, read),
+            **super()._given(group, arith, read),
             "whole_beta3": float(beta3),
             "first_inverse_log": inverse_log(float(beta1)),
             "last_inverse_log": inverse_log(float(beta3)),
@@ -253,5 +179,4 @@ class AdEMAMix(MomentOptimizer):
             "beta3_warmup": float(group["beta3_warmup"] or 1),
             "final_alpha": float(group["alpha"]),
             "alpha_warmup": float(group["alpha_warmup"] or 1),
-            "beta3_splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
         }

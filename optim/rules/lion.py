@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
@@ -14,38 +13,22 @@ from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, rn, where
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.metrics import param_terms
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
 from mcf.optim.storage.slots import accumulate, param_value, scaled_gradient
-from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic
 
 
-def lion(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    one_minus_beta2,
-    weight_decay,
-):
+def lion(weight, grads, exp_avg, lr, beta1, one_minus_beta1, beta2, one_minus_beta2, weight_decay):
     """Compute one step: the new state and the update of the parameter.
 
     p <- p - lr (sign(beta1 m + (1 - beta1) g) + weight_decay p);  m <- beta2 m + (1 - beta2) g.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    decay = rn(weight_decay * param_value(weight[0], weight[1]))
+    gradient = scaled_gradient(grads)
     ahead = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     update = neg(rn(lr * rn(sign(ahead) + decay)))
     exp_avg = rn(rn(beta2 * exp_avg) + rn(one_minus_beta2 * gradient))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, exp_avg, update
 
 
@@ -63,8 +46,6 @@ _RULES = {(): Rule(
     name="lion",
     function=lion,
     results=("param", "param_lo", "exp_avg", "update"),
-    metrics=param_terms,
-    metric_count=3,
     states=(("exp_avg", FIRST),),
     coefficients=(Coefficients(complements, ("one_minus_beta1", "one_minus_beta2")),),
     decoupled=True,
@@ -81,18 +62,11 @@ class Lion(LowPrecisionOptimizer):
     the sign of NaN is NaN.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates in the update and of the moment, in [0, 1).
-        weight_decay: decoupled weight decay.
         precision: any of `mcf.optim.AdamW` except `"plus"`, which equals `"light"` here (no second
             moment), `"4bit"`, `"split16_8bit"`, `"split8_8bit"` and ECO's. The moment of `"8bit"`
             has 3 bits of precision, from 2**-28 to 14, rounded stochastically, which adds 0.4 of
             its own variance at betas[1] = 0.99.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
@@ -107,29 +81,16 @@ class Lion(LowPrecisionOptimizer):
         lr: float | Tensor = 1e-4,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         weight_decay: float = 0.0,
-        *,
-        precision: PrecisionName | Precision = "light",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        validation.number("learning rate", group["lr"])
+        super()._check_group(group)
         validation.betas(group["betas"])
-        validation.number("weight_decay value", group["weight_decay"])
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
         beta1, beta2 = (read(b) for b in group["betas"])
-        return {
-            "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": read(group["lr"]),
-            "beta1": beta1,
-            "beta2": beta2,
-            "weight_decay": read(group["weight_decay"]),
-        }
+        return {"beta1": beta1, "beta2": beta2}

@@ -20,8 +20,7 @@ from mcf.kernels.tables import as_tensor
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.rule.metrics import param_terms
-from mcf.optim.rule.rule import FIRST, Coefficients, Rule
+from mcf.optim.rule.rule import FIRST, Coefficients, Rule, by_flags
 from mcf.optim.sharding.owners import Owners
 from mcf.optim.sharding.processes import Replicas
 from mcf.optim.sharding.shards import is_sharded
@@ -31,18 +30,16 @@ from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
 from mcf.optim.step.launch import Launcher
 from mcf.optim.step.table import Table
 from mcf.optim.storage.slots import accumulate, ahead, param_value, scaled_gradient
-from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_SECOND, Arithmetic
 
 
-def muon_momentum(
-    grad, grad_lo, momentum_buffer, grad_scale, grad_limit, momentum, one_minus_momentum
-):
+def muon_momentum(grads, momentum_buffer, momentum, one_minus_momentum):
     """Compute the new buffer and the matrix to orthogonalise.
 
     b <- momentum b + (1 - momentum) g;  the matrix is b, or (1 - momentum) g + momentum b
     (Nesterov), as in torch.
     """
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    gradient = scaled_gradient(grads)
     fresh = rn(one_minus_momentum * gradient)
     momentum_buffer = rn(rn(momentum * momentum_buffer) + fresh)
     return momentum_buffer, ahead(fresh, momentum_buffer, momentum)
@@ -82,8 +79,6 @@ MOMENTUM = {
         function=muon_momentum,
         results=("momentum_buffer", "direction"),
         made=("direction",),
-        metrics=param_terms,
-        metric_count=3,
         states=(("momentum_buffer", FIRST),),
         slots=(("ahead", nesterov_ahead if nesterov else plain_ahead),),
     )
@@ -95,8 +90,6 @@ UPDATE = Rule(
     name="muon",
     function=muon,
     results=("param", "param_lo", "update"),
-    metrics=param_terms,
-    metric_count=3,
     decoupled=True,
     shaped=True,
 )
@@ -107,19 +100,17 @@ def orthogonal_format(component: Format) -> Format:
     return FP64 if component == FP64 else BF16
 
 
-def torchs(name: str) -> Callable[..., Any]:
-    """Return a function of torch's Muon.
+def newton_schulz() -> Callable[..., Tensor]:
+    """Return the Newton-Schulz iteration of torch's Muon, which is no public function.
 
     Raises:
         ImportError: if torch has no Muon (before 2.9).
     """
     try:
-        # torch has no public function for this.
-        from torch.optim import _muon
+        from torch.optim._muon import _zeropower_via_newtonschulz
     except ImportError as error:
         raise ImportError(f"Muon needs torch.optim.Muon, of torch 2.9: {error}") from error
-    found: Callable[..., Any] = getattr(_muon, name)
-    return found
+    return _zeropower_via_newtonschulz
 
 
 def parts(sizes: Sequence[int]) -> Iterator[slice]:
@@ -196,15 +187,13 @@ class Halves(Launcher):
             own = [
                 [*rest[:grads], rest[-1], t] for (_, *rest), t in zip(rows[part], made, strict=True)
             ]
-            some, lines = table.params[part], _lines(before, part)
-            opaque_operator.update(self.first, some, own, lines, table.live, table.first[part])
+            some = table.params[part], own, before[part], table.live, table.first[part]
+            opaque_operator.update(self.first, *some)
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]
-            some, lines = table.params[part], _lines(after, part)
-            return opaque_operator.update(
-                self.second, some, own, lines, table.live, table.first[part]
-            )
+            some = table.params[part], own, after[part], table.live, table.first[part]
+            return opaque_operator.update(self.second, *some)
 
         params = [row[0] for row in rows]
         owners = Owners.of(table.params[0], self._replicas)
@@ -255,18 +244,13 @@ class Halves(Launcher):
             return x.to(torch.bfloat16)
         options = self._options
         coefficients = tuple(float(c) for c in options["ns_coefficients"])
-        newton_schulz: Callable[..., Tensor] = torchs("_zeropower_via_newtonschulz")
-        return newton_schulz(x, coefficients, options["ns_steps"], float(options["eps"]))
+        return newton_schulz()(x, coefficients, options["ns_steps"], float(options["eps"]))
 
     def _laid(self, p: Tensor, found: Tensor) -> Tensor:
         """Return an orthogonalised matrix in its parameter's layout."""
         if found.stride() == p.stride():
             return found.to(self._orthogonal)
         return torch.empty_like(p, dtype=self._orthogonal).copy_(found)
-
-
-def _lines(table: Tensor, part: slice) -> Tensor:
-    return table.narrow(0, part.start, part.stop - part.start)
 
 
 class DirectHalves:
@@ -314,30 +298,20 @@ _ADJUSTMENTS: dict[str | None, Callable[[int, int], float]] = {
 _ADJUSTMENTS[None] = _ADJUSTMENTS["original"]
 
 
-# The rules that declare the states and scalars of a whole step, with Nesterov momentum and without.
-_RULES = {
-    nesterov: dataclasses.replace(
-        UPDATE,
-        name="muon_nesterov" if nesterov else "muon_plain",
-        states=(("momentum_buffer", FIRST),),
-        coefficients=(Coefficients(complement, ("one_minus_momentum",)),),
-        launcher=functools.partial(Halves, nesterov=nesterov),
-    )
-    for nesterov in (False, True)
-}
+def whole_rules(replicas: Replicas | None) -> dict[tuple[bool, ...], Rule]:
+    """Return the rules of a whole step, its states and scalars, with Nesterov momentum and without.
 
-
-def _divided(replicas: Replicas | None) -> dict[bool, Rule]:
-    """Return the rules for processes that divide the matrices of a step among them."""
-    if replicas is None:
-        return _RULES
-    return {
-        nesterov: dataclasses.replace(
-            rule,
+    `replicas` are processes that divide the matrices of a step among them.
+    """
+    return by_flags(
+        lambda nesterov: dataclasses.replace(
+            UPDATE,
+            name="muon_nesterov" if nesterov else "muon_plain",
+            states=(("momentum_buffer", FIRST),),
+            coefficients=(Coefficients(complement, ("one_minus_momentum",)),),
             launcher=functools.partial(Halves, nesterov=nesterov, replicas=replicas),
         )
-        for nesterov, rule in _RULES.items()
-    }
+    )
 
 
 class Muon(LowPrecisionOptimizer):
@@ -352,8 +326,6 @@ class Muon(LowPrecisionOptimizer):
 
     Args:
         params: matrices, as in torch; other parameters need another optimizer.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        weight_decay: decoupled weight decay.
         momentum: the momentum mu, in [0, 1].
         nesterov: Nesterov momentum.
         ns_coefficients: three coefficients of the iteration.
@@ -364,14 +336,11 @@ class Muon(LowPrecisionOptimizer):
             `"spectral_unclamped"`: a = sqrt(rows / columns), of torch 2.14 on.
         precision: any without a second moment and without feedback; see `mcf.optim.AdamW`.
         compute_dtype: see `mcf.optim.AdamW`; it does not affect NS.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
         process_group: processes that have the same plain parameters and gradients, as under
             DistributedDataParallel (`model.process_group`): each matrix is orthogonalised by one of
             them, in round robin (Dion, arXiv:2504.05295), and they exchange results, with the same
             bits. All of them must step together. With None each process works on all matrices.
             DTensors need no group: their mesh defines the processes. Not saved in checkpoints.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees: as `mcf.optim.AdamW` for the buffer, and for the parameter as a function of O. O
     itself has the bits of torch's matrix product on the device and number of threads. NaN or
@@ -387,6 +356,8 @@ class Muon(LowPrecisionOptimizer):
 
     precisions = WITHOUT_SECOND
     takes_expansions = False
+    variants = ("nesterov",)
+    rules = whole_rules(None)
 
     def __init__(
         self,
@@ -400,23 +371,17 @@ class Muon(LowPrecisionOptimizer):
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
         *,
-        precision: PrecisionName = "light",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         process_group: Any = None,
         **options: Unpack[Options],
     ) -> None:
-        self._rules = _divided(None if process_group is None else Replicas(process_group))
-        torchs("_zeropower_via_newtonschulz")
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        if process_group is not None:
+            self.rules = whole_rules(Replicas(process_group))
+        newton_schulz()
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        validation.number("learning rate", group["lr"])
-        validation.number("weight_decay value", group["weight_decay"])
         validation.number("momentum value", group["momentum"], high=1.0)
-        validation.number("epsilon value", group["eps"])
+        super()._check_group(group)
         validation.flag("nesterov", group["nesterov"])
         coefficients = group["ns_coefficients"]
         if not isinstance(coefficients, (tuple, list)) or len(coefficients) != 3:
@@ -444,29 +409,17 @@ class Muon(LowPrecisionOptimizer):
             )
         return super()._arithmetic(group, p, where)
 
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        return self._rules[group["nesterov"]]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimizer; process groups are not pickled."""
-        self.__dict__.setdefault("_rules", _RULES)
-        super().__setstate__(state)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy with copied parameters, for the same processes."""
         made = super().__deepcopy__(memo)
-        made._rules = self._rules
+        # Process groups are copied and not pickled.
+        made.rules = self.rules
         return made
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        return {
-            "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": read(group["lr"]),
-            "momentum": read(group["momentum"]),
-            "weight_decay": read(group["weight_decay"]),
-        }
+        return {"momentum": read(group["momentum"])}
 
     def _of_shape(self, group: dict[str, Any], shape: tuple[int, ...]) -> dict[str, float]:
         adjusted = _ADJUSTMENTS[group["adjust_lr_fn"]]

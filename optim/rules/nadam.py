@@ -7,51 +7,30 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.pairs import mul
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
-from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
-from mcf.optim.storage.strategies import Arithmetic, PrecisionName
+from mcf.optim.rule.formulas import averaged, decay_and_gradient
+from mcf.optim.rule.rule import Coefficients, Rule, by_flags
+from mcf.optim.storage.slots import accumulate, decayed, second_moment_value, unbias
+from mcf.optim.storage.strategies import Arithmetic
 
 
 def nadam(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
+    weight,
+    grads,
     exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
+    second,
     lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
+    rates,
     gradient_weight,
     moment_weight,
     bias_correction2,
-    inverse_bias_correction2,
     eps,
     weight_decay,
 ):
@@ -64,16 +43,12 @@ def nadam(
     torch adds the gradient's and the moment's share to the parameter separately; here they are one
     update, so that a parameter is rounded once.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
+    root = rn(sqrt(unbias(second_moment_value(exp_avg_sq, exp_avg_sq_lo), bias_correction2)))
     ahead = rn(rn(gradient_weight * gradient) + rn(moment_weight * exp_avg))
     update = neg(rn(lr * decayed(rn(div(ahead, rn(root + eps))), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, update, increment
 
 
@@ -114,9 +89,6 @@ def _rule(decoupled: bool) -> Rule:
     )
 
 
-_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
-
-
 @functools.cache
 def _momentum_base(decay: float) -> tuple[float, float]:
     """Return 0.96^momentum_decay as a pair."""
@@ -137,24 +109,14 @@ class NAdam(MomentOptimizer):
     The product of the momenta is the state `mu_product`, as in torch, but in float64.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
-        eps: added to the denominator.
         weight_decay: L2 penalty, or the rate of decay if decoupled.
         momentum_decay: how fast the momentum grows to b1.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        precision: see `mcf.optim.AdamW`.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     variants = ("decoupled_weight_decay",)
-    rules = _RULES
+    rules = by_flags(_rule)
 
     def __init__(
         self,
@@ -165,19 +127,9 @@ class NAdam(MomentOptimizer):
         weight_decay: float = 0.0,
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        super()._check_group(group)
-        validation.number("momentum_decay value", group["momentum_decay"])
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
@@ -10,42 +9,13 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.rule import Coefficients, Rule
-from mcf.optim.storage.slots import (
-    accumulate,
-    decay_and_add,
-    decayed,
-    param_value,
-    regularized,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
-from mcf.optim.storage.strategies import PrecisionName
+from mcf.optim.rule.formulas import averaged, decay_and_gradient
+from mcf.optim.rule.rule import Coefficients, Rule, by_flags
+from mcf.optim.storage.slots import accumulate, decayed, second_moment_value, unbias
 
 
 def radam(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
-    lr,
-    beta1,
-    one_minus_beta1,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    bias_correction1,
-    inverse_bias_correction1,
-    rectification,
-    eps,
-    weight_decay,
+    weight, grads, exp_avg, second, lr, rates, bias_correction1, rectification, eps, weight_decay
 ):
     """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
@@ -54,17 +24,14 @@ def radam(
     times sqrt(1 - beta2^t); in the first steps, where the variance of v is not tractable and
     r = 0, p <- p - lr (m^ + weight_decay p).
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(gradient, exp_avg, second, rates)
     root = rn(sqrt(second_moment_value(exp_avg_sq, exp_avg_sq_lo)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    first = unbias(exp_avg, bias_correction1)
     adaptive = rn(div(rn(rectification * first), rn(root + eps)))
     direction = where(rectification > ZERO, adaptive, first)
     update = neg(rn(lr * decayed(direction, decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, update, increment
 
 
@@ -89,9 +56,6 @@ def _rule(decoupled: bool) -> Rule:
     return two_moments(name, radam, decoupled=decoupled, coefficients=(rectified,))
 
 
-_RULES = {(decoupled,): _rule(decoupled) for decoupled in (False, True)}
-
-
 class RAdam(MomentOptimizer):
     r"""RAdam (arXiv:1908.03265) with a storage precision for each tensor.
 
@@ -100,23 +64,13 @@ class RAdam(MomentOptimizer):
     `mcf.optim.rules.radam.rectification` defines r_t and that condition.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
-        eps: added to the denominator.
         weight_decay: L2 penalty, or the rate of decay if decoupled.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        precision: see `mcf.optim.AdamW`.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
     variants = ("decoupled_weight_decay",)
-    rules = _RULES
+    rules = by_flags(_rule)
 
     def __init__(
         self,
@@ -126,12 +80,6 @@ class RAdam(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)

@@ -15,13 +15,10 @@ from mcf.optim import validation
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.parameters import expansions
-from mcf.optim.precision import Precision
-from mcf.optim.rule.metrics import adamw_terms
 from mcf.optim.rule.rule import SECOND, SLOW, Coefficients, Rule
 from mcf.optim.rules.ademamix import leading_bits
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.storage import values
-from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
@@ -29,31 +26,10 @@ from mcf.optim.storage.slots import (
     scaled_gradient,
     second_moment_value,
 )
-from mcf.optim.storage.strategies import WITHOUT_FIRST, Arithmetic, PrecisionName
+from mcf.optim.storage.strategies import WITHOUT_FIRST, Arithmetic
 
 
-def schedule_free(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    z_minus_y,
-    z_minus_y_lo,
-    grad_scale,
-    grad_limit,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    towards_z,
-    rate,
-    rest,
-    rest_lo,
-    rate_of_rest,
-    eps,
-    weight_decay,
-):
+def schedule_free(weight, grads, second, distance, decays, shares, eps, weight_decay):
     """Compute one step: the new state, the parameter's update and the increment of exp_avg_sq.
 
     v <- beta2 v + (1 - beta2) g^2;  u = g / (sqrt(v) + eps) + weight_decay y;
@@ -62,30 +38,23 @@ def schedule_free(
     The parameter is y. The second line is the authors' z <- z - lr_t u in terms of the difference:
     a momentum with a rate of 1 - c, nearly 1, which uses the second-moment storage.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    beta2, beta2_lo, one_minus_beta2 = decays
+    towards_z, rate, rest, rest_lo, rate_of_rest = shares
+    decay = rn(weight_decay * param_value(weight[0], weight[1]))
+    gradient = scaled_gradient(grads)
     increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(second[0], second[1], beta2, beta2_lo, increment)
     root = rn(sqrt(second_moment_value(exp_avg_sq, exp_avg_sq_lo)))
     direction = rn(rn(div(gradient, rn(root + eps))) + decay)
-    towards = rn(towards_z * second_moment_value(z_minus_y, z_minus_y_lo))
+    towards = rn(towards_z * second_moment_value(distance[0], distance[1]))
     update = rn(towards - rn(rate * direction))
     moved = neg(rn(rate_of_rest * direction))
-    z_minus_y, z_minus_y_lo = decay_and_add(z_minus_y, z_minus_y_lo, rest, rest_lo, moved)
-    param, param_lo = accumulate(param, param_lo, update)
-    return (
-        param,
-        param_lo,
-        exp_avg_sq,
-        exp_avg_sq_lo,
-        z_minus_y,
-        z_minus_y_lo,
-        update,
-        increment,
-    )
+    z_minus_y, z_minus_y_lo = decay_and_add(distance[0], distance[1], rest, rest_lo, moved)
+    param, param_lo = accumulate(weight[0], weight[1], update)
+    return param, param_lo, exp_avg_sq, exp_avg_sq_lo, z_minus_y, z_minus_y_lo, update, increment
 
 
-def shares(
+def of_shares(
     lr,
     beta1,
     whole_beta2,
@@ -131,6 +100,7 @@ def small_power(x, exponent):
     return where(exponent > ONE, rn(x * x), where(exponent > ZERO, x, rn(x - x) + ONE))
 
 
+_SHARES = ("towards_z", "rate", "rest", "rest_lo", "rate_of_rest")
 _RULES = {(): Rule(
     name="schedule_free",
     function=schedule_free,
@@ -138,17 +108,16 @@ _RULES = {(): Rule(
         "param", "param_lo", "exp_avg_sq", "exp_avg_sq_lo", "z_minus_y", "z_minus_y_lo",
         "update", "increment",
     ),
-    metrics=adamw_terms,
-    metric_count=4,
     states=(("exp_avg_sq", SECOND), ("z_minus_y", SLOW)),
     numbers=(("lr_max", 0.0), ("weight_sum", 0.0)),
     decoupled=True,
     coefficients=(
-        Coefficients(
-            shares,
-            ("one_minus_beta2", "towards_z", "rate", "rest", "rest_lo", "rate_of_rest",
-             "new_lr_max", "new_weight_sum"),
-        ),
+        Coefficients(of_shares, ("one_minus_beta2", *_SHARES, "new_lr_max", "new_weight_sum")),
+    ),
+    groups=(
+        ("distance", ("z_minus_y", "z_minus_y_lo")),
+        ("decays", ("beta2", "beta2_lo", "one_minus_beta2")),
+        ("shares", _SHARES),
     ),
 )}  # fmt: skip
 
@@ -178,10 +147,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
     A state dict of the optimizer holds what `train()` needs, in both modes.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: the share of x in y, in (0, 1), and the decay rate of v, in [0, 1).
-        eps: added to the denominator.
         weight_decay: decoupled weight decay, at y.
         warmup_steps: the number of steps in which the rate rises linearly.
         r: the power of t in the weight of the average: 0, 1 or 2.
@@ -189,10 +155,6 @@ class ScheduleFreeAdamW(MomentOptimizer):
         precision: any of `mcf.optim.AdamW` except ECO's and `"4bit"`, because there is no first
             moment. With v in 8 bits z - y, which v does not bound, is in bf16, rounded
             stochastically.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
 
@@ -213,15 +175,9 @@ class ScheduleFreeAdamW(MomentOptimizer):
         warmup_steps: int = 0,
         r: int = 0,
         weight_lr_power: int = 2,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals()) | {"train_mode": True}
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()) | {"train_mode": True}, **options)
 
     def eval(self) -> None:
         """Set the parameters to x, rounded to their dtype, and keep what `train()` needs."""
@@ -272,7 +228,6 @@ class ScheduleFreeAdamW(MomentOptimizer):
         for name in ("r", "weight_lr_power"):
             if isinstance(group[name], bool) or group[name] not in (0, 1, 2):
                 raise ValueError(f"Invalid {name}: {group[name]!r}; allowed are 0, 1 and 2")
-        validation.flag("train_mode", group["train_mode"])
 
     def _check_scheduled(self, group: dict[str, Any]) -> None:
         if not group["train_mode"]:
@@ -282,12 +237,10 @@ class ScheduleFreeAdamW(MomentOptimizer):
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        paired = arith.strict and arith.strategy.second is PAIR
         return {
             **super()._given(group, arith, read),
             # Steps are counted from 1, so 1 means no warm-up.
             "warmup_steps": float(group["warmup_steps"] or 1),
             "step_power": float(group["r"]),
             "lr_power": float(group["weight_lr_power"]),
-            "splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
         }

@@ -5,55 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, neg, rn, where
-from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule import formulas
-from mcf.optim.rule.formulas import feedback_factor, momentum_feed_back
-from mcf.optim.rule.metrics import param_terms
+from mcf.optim.rule.formulas import decay_and_gradient, feedback_factor, momentum_feed_back
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
-from mcf.optim.storage.slots import (
-    accumulate,
-    decayed,
-    direction,
-    param_value,
-    regularized,
-    scaled_gradient,
-)
-from mcf.optim.storage.strategies import Arithmetic, PrecisionName
+from mcf.optim.storage.slots import accumulate, decayed, direction
+from mcf.optim.storage.strategies import Arithmetic
 
 
-def sgd(
-    param,
-    param_lo,
-    grad,
-    grad_lo,
-    momentum_buffer,
-    grad_scale,
-    grad_limit,
-    lr,
-    momentum,
-    one_minus_dampening,
-    weight_decay,
-):
+def sgd(weight, grads, momentum_buffer, lr, momentum, one_minus_dampening, weight_decay):
     """Compute one step: the new state and the update of the parameter.
 
     g <- g + weight_decay p;  b <- momentum b + (1 - dampening) g;  p <- p - lr d, with d = b, or g
     + momentum b (Nesterov), or g (no momentum). Decoupled weight decay adds weight_decay p to d
     instead of to g.
     """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    decay, gradient = decay_and_gradient(weight, grads, weight_decay)
     momentum_buffer = rn(rn(momentum * momentum_buffer) + rn(one_minus_dampening * gradient))
     update = neg(rn(lr * decayed(direction(gradient, momentum_buffer, momentum), decay)))
-    param, param_lo = accumulate(param, param_lo, update)
+    param, param_lo = accumulate(weight[0], weight[1], update)
     return param, param_lo, momentum_buffer, update
 
 
@@ -97,16 +72,11 @@ def _rule(name: str, decoupled: bool) -> Rule:
         name=f"{name}_decoupled" if decoupled else name,
         function=sgd,
         results=("param", "param_lo", "momentum_buffer", "update"),
-        metrics=param_terms,
-        metric_count=3,
         states=(("momentum_buffer", FIRST),) if buffer else (),
-        absent=() if buffer else ("momentum_buffer",),
         # A schedule may set the momentum to 0 and back; torch keeps the buffer, too.
-        unused=() if buffer else ("momentum_buffer",),
-        slots=(
-            *(formulas.DECOUPLED if decoupled else formulas.L2),
-            ("direction", direction),
-        ),
+        absent=() if buffer else ("momentum_buffer",),
+        decoupled=decoupled,
+        slots=(("direction", direction),),
         coefficients=(Coefficients(dampened, ("one_minus_dampening",)),),
         feedback=Coefficients(momentum_feedback, ("feedback",)),
         feed_back=momentum_feed_back if direction is momentum_direction else None,
@@ -123,8 +93,6 @@ class SGD(LowPrecisionOptimizer):
     p <- p - lr d with d = g without momentum, b with it, g + momentum b with Nesterov's.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
         momentum: momentum factor; 0 stores no buffer.
         dampening: dampening of the momentum.
         weight_decay: L2 penalty, or the rate of decay if decoupled.
@@ -134,12 +102,8 @@ class SGD(LowPrecisionOptimizer):
             precision, from 2**-28 to 14), `"eco"`, `"eco_stochastic"` or `"master"`; see
             `mcf.optim.AdamW`. ECO's keep rounding errors in the momentum buffer: they need a
             momentum without Nesterov.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
         decoupled_weight_decay: decay the parameter itself, p <- p - lr (d + weight_decay p): SGDW
             (Loshchilov and Hutter 2019, arXiv:1711.05101).
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
@@ -149,6 +113,7 @@ class SGD(LowPrecisionOptimizer):
         "bf16_sr", "8bit",
         "eco", "eco_stochastic", "master",
     )  # fmt: skip
+    later = ("decoupled_weight_decay",)
     rules = _RULES
 
     def __init__(
@@ -160,22 +125,13 @@ class SGD(LowPrecisionOptimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
-        precision: PrecisionName | Precision = "light",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        validation.number("learning rate", group["lr"])
-        validation.number("momentum value", group["momentum"])
-        validation.number("weight_decay value", group["weight_decay"])
-        validation.number("dampening value", group["dampening"], low=float("-inf"))
-        validation.flag("decoupled_weight_decay", group["decoupled_weight_decay"])
+        super()._check_group(group)
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
             raise ValueError(
                 "Nesterov momentum requires a momentum and zero dampening, got "
@@ -200,16 +156,7 @@ class SGD(LowPrecisionOptimizer):
         name = "sgd" if group["momentum"] == 0 else name
         return self.rules[name, group["decoupled_weight_decay"]]
 
-    def _later_options(self) -> dict[str, Any]:
-        return {**super()._later_options(), "decoupled_weight_decay": False}
-
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        return {
-            "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": read(group["lr"]),
-            "momentum": read(group["momentum"]),
-            "dampening": read(group["dampening"]),
-            "weight_decay": read(group["weight_decay"]),
-        }
+        return {name: read(group[name]) for name in ("momentum", "dampening")}

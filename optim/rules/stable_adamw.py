@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +14,7 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options, hyperparameters
-from mcf.optim.precision import Precision
-from mcf.optim.rule.metrics import adamw_terms
+from mcf.optim.rule.formulas import averaged
 from mcf.optim.rule.rule import SECOND, Rule
 from mcf.optim.rules import adamw
 from mcf.optim.sharding.processes import across
@@ -26,30 +24,15 @@ from mcf.optim.step.launch import Launcher
 from mcf.optim.step.norm import total_norm
 from mcf.optim.step.opaque_operator import update_
 from mcf.optim.step.table import Table
-from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
+from mcf.optim.storage.slots import scaled_gradient, second_moment_value, unbias
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
 
 
-def ratios(
-    grad,
-    grad_lo,
-    exp_avg_sq,
-    exp_avg_sq_lo,
-    grad_scale,
-    grad_limit,
-    beta2,
-    beta2_lo,
-    one_minus_beta2,
-    bias_correction2,
-    inverse_bias_correction2,
-    eps,
-):
+def ratios(grads, second, rates, bias_correction2, eps):
     """|g| / max(sqrt(v^), eps), with v as the following step computes it; 0 for a g of 0."""
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
-    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    gradient = scaled_gradient(grads)
+    _, high, low, _ = averaged(gradient, ZERO, second, rates)
+    root = rn(sqrt(unbias(second_moment_value(high, low), bias_correction2)))
     size = where(gradient < ZERO, neg(gradient), gradient)
     quotient = rn(div(size, where(root > eps, root, eps)))
     return (where(size == ZERO, ZERO, quotient),)
@@ -60,8 +43,6 @@ RATIOS = Rule(
     function=ratios,
     results=("ratio",),
     made=("ratio",),
-    metrics=adamw_terms,
-    metric_count=4,
     states=(("exp_avg_sq", SECOND),),
 )
 
@@ -103,14 +84,13 @@ class Clipped(Launcher):
         made = [torch.empty_like(row[0], dtype=self._format) for row in rows]
         read = [[*(row[k] for k in self._columns), t] for row, t in zip(rows, made, strict=True)]
         update_(self._ratios, read, some, table.live)
-        found = [self._factor(p, t) for p, t in zip(table.params, made, strict=True)]
-        return torch.stack([f.to(some.device) for f in found])
-
-    def _factor(self, p: Tensor, ratio: Tensor) -> Tensor:
-        who = across(p)
-        norm = total_norm([(ratio,)], [who], [who] if who is not None else [])
-        rms: Any = norm / math.sqrt(max(1, p.numel()))
-        return torch.where(rms > 1, 1 / rms, 1.0)
+        found = []
+        for p, ratio in zip(table.params, made, strict=True):
+            who = across(p)
+            norm = total_norm([(ratio,)], [who], [who] if who is not None else [])
+            rms = norm / math.sqrt(max(1, p.numel()))
+            found.append(torch.where(rms > 1, 1 / rms, 1.0).to(some.device))
+        return torch.stack(found)
 
 
 _RULES = {
@@ -136,16 +116,8 @@ class StableAdamW(MomentOptimizer):
     layout and sharding. The relative error of RMS is at most 2^-23 in float32 registers.
 
     Args:
-        params: parameters, named parameters or groups, as in torch; dense and floating-point.
-        lr: learning rate, a float or a 1-element tensor; may change at every step.
-        betas: decay rates of the two moments, in [0, 1).
         eps: added to the denominator, and a lower bound of sqrt(v^) in RMS.
-        weight_decay: decoupled weight decay.
         precision: any of `mcf.optim.AdamW` except ECO's.
-        compute_dtype: see `mcf.optim.AdamW`.
-        maximize: maximize the objective.
-        track_metrics: sum in every step what `metrics()` returns.
-        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`, except that an infinity in a gradient
     makes the RMS of its tensor NaN, which clips nothing.
@@ -161,12 +133,6 @@ class StableAdamW(MomentOptimizer):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         eps: float = 1e-6,
         weight_decay: float = 1e-2,
-        *,
-        precision: PrecisionName | Precision = "plus",
-        compute_dtype: torch.dtype = torch.float32,
-        maximize: bool = False,
-        track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        defaults = hyperparameters(locals())
-        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+        super().__init__(params, hyperparameters(locals()), **options)

@@ -166,7 +166,7 @@ class Sums:
 
     def terms(self, key: Any) -> list[Tensor]:
         """Return the terms of a sum, one or more tensors of the piece's length."""
-        return self._sums[key].terms
+        return self._sums[key].components
 
     def mean(self, key: Any, dtype: torch.dtype, count: int) -> Tensor:
         """Return the mean of this process's piece of a tensor, and discard its sum."""
@@ -197,21 +197,16 @@ def check(grad: Tensor | None, name: str) -> Tensor | None:
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
     """Yield the indices of tensors of one dtype and device, in messages of bounded size."""
-    kinds: dict[Any, list[int]] = {}
+    open_: dict[Any, tuple[list[int], int]] = {}
     for k, t in enumerate(tensors):
-        kinds.setdefault((t.dtype, t.device), []).append(k)
-    for numbers in kinds.values():
-        bucket: list[int] = []
-        size = 0
-        for k in numbers:
-            more = tensors[k].numel() * tensors[k].element_size()
-            if bucket and size + more > BUCKET_BYTES:
-                yield bucket
-                bucket, size = [], 0
-            bucket.append(k)
-            size += more
-        if bucket:
+        kind = t.dtype, t.device
+        bucket, size = open_.get(kind, ([], 0))
+        if bucket and size + t.nbytes > BUCKET_BYTES:
             yield bucket
+            bucket, size = [], 0
+        bucket.append(k)
+        open_[kind] = bucket, size + t.nbytes
+    yield from (bucket for bucket, _ in open_.values())
 
 
 def dealt(group: Group, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -241,10 +236,6 @@ def collected(group: Group, pieces: Sequence[Tensor], tensors: Sequence[Tensor])
     for t, part in zip(tensors, torch.split(found, lengths, dim=1), strict=True):
         t.copy_(part.reshape(-1)[: t.numel()].view(t.shape))
 
-
-# Number of terms below which a float64 sum divided by it and rounded to float32 is the correctly
-# rounded mean.
-MOST_TERMS = 1 << 26
 
 # Elements rounded at a time.
 BLOCK = 1 << 14
@@ -286,7 +277,26 @@ def kernel(fmt: Format) -> Elementwise:
     )
 
 
-class ExactSum:
+class Sum:
+    """A sum of tensors of one shape, as components of one dtype that add up to it."""
+
+    dtype: torch.dtype
+
+    def __init__(self, like: Tensor) -> None:
+        """Begin with zero, with a tensor's number of elements and device."""
+        self.components: list[Tensor] = []
+        self.extend(like)
+
+    def extend(self, like: Tensor) -> None:
+        """Append a component of zeros."""
+        self.components.append(torch.zeros(like.numel(), dtype=self.dtype, device=like.device))
+
+    def rounded(self, dtype: torch.dtype, count: int) -> Tensor:
+        """Return sum / count in a dtype."""
+        raise NotImplementedError
+
+
+class ExactSum(Sum):
     """The sum of any number of tensors of one shape, without any error.
 
     It is kept as an expansion of float64 components, x0 + x1 + ...: each term is added to x0 by
@@ -298,21 +308,15 @@ class ExactSum:
     they were grouped in partial sums. NaN and infinities are those of IEEE sums: inf - inf is NaN.
     """
 
-    def __init__(self, like: Tensor) -> None:
-        """Begin with zero, with a tensor's number of elements and device."""
-        self.components = [_zeros(like)]
-
-    @property
-    def terms(self) -> list[Tensor]:
-        """The terms to add to another sum."""
-        return self.components
+    dtype = torch.float64
 
     def rounded(self, dtype: torch.dtype, count: int) -> Tensor:
         """Return sum / count, rounded once to nearest even; zeros are +0.
 
         Args:
             dtype: bfloat16, float16 or float32.
-            count: at most `MOST_TERMS`.
+            count: at most 2**26: a float64 sum divided by it and rounded to float32 is then the
+                correctly rounded mean.
         """
         made = self.components[0].new_empty(self.components[0].numel(), dtype=dtype)
         # In blocks, so that a CPU's cache holds all temporary tensors.
@@ -323,28 +327,20 @@ class ExactSum:
         return made
 
 
-class Float32Sum:
+class Float32Sum(Sum):
     """The sum of tensors of one shape in float32, each addition rounded, in the order of calls.
 
     For n terms |error| <= (n - 1) 2**-24 sum |term| to first order. 4 bytes per element.
     """
 
-    def __init__(self, like: Tensor) -> None:
-        """Begin with zero, with a tensor's number of elements and device."""
-        self.total = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
-
-    @property
-    def terms(self) -> list[Tensor]:
-        """The terms to add to another sum."""
-        return [self.total]
+    dtype = torch.float32
 
     def rounded(self, dtype: torch.dtype, count: int) -> Tensor:
         """Return sum / count, rounded to float32 and then to `dtype`."""
-        return (self.total / count).to(dtype) + 0.0
+        return (self.components[0] / count).to(dtype) + 0.0
 
 
-Sum = ExactSum | Float32Sum
-KINDS: dict[str, type[ExactSum] | type[Float32Sum]] = {"exact": ExactSum, "float32": Float32Sum}
+KINDS: dict[str, type[Sum]] = {"exact": ExactSum, "float32": Float32Sum}
 
 
 @torch.no_grad()
@@ -353,14 +349,14 @@ def add(sums: Sequence[Any], terms: Sequence[Tensor]) -> None:
     pairs = [(s, t) for s, t in zip(sums, terms, strict=True) if t.numel()]
     if pairs and isinstance(pairs[0][0], Float32Sum):
         for s, t in pairs:
-            s.total += t
+            s.components[0] += t
         return
     level = 0
     while pairs:
         rows = []
         for s, t in pairs:
             if level == len(s.components):
-                s.components.append(_zeros(t))
+                s.extend(t)
             rows.append([s.components[level], torch.empty_like(s.components[level]), t])
         spec = kernel(format_of(rows[0][2].dtype, "gradient"))
         nothing = torch.zeros(len(rows), 0, dtype=torch.float64, device="cpu")
@@ -370,10 +366,6 @@ def add(sums: Sequence[Any], terms: Sequence[Tensor]) -> None:
         left = zip(pairs, rows, some, strict=True)
         pairs = [(s, error) for (s, _), (_, error, _), count in left if count]
         level += 1
-
-
-def _zeros(like: Tensor) -> Tensor:
-    return torch.zeros(like.numel(), dtype=torch.float64, device=like.device)
 
 
 def _settled(components: Sequence[Tensor]) -> list[Tensor]:
@@ -402,22 +394,6 @@ def _rounded(components: Sequence[Tensor], dtype: torch.dtype, count: int) -> Te
     # Round to odd, so that the roundings of this sum and of the quotient do not affect the last
     # one: a boundary between two results times `count` has less than 52 bits.
     total = round_odd(c[0], c[1]) if len(c) > 1 else c[0]
-    mean = total / count
-    found = mean.to(dtype) if dtype is torch.float32 else _nearest(mean, dtype)
+    found = round_to(total / count, dtype)
     # Return the same NaN for every input NaN.
     return torch.where(found == found, found, torch.nan) + 0.0
-
-
-def _nearest(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return float64 numbers rounded once to a 16-bit format."""
-    fmt = format_of(dtype)
-    drop = 53 - fmt.p
-    bits = x.view(torch.int64)
-    odd = (bits >> drop) & 1
-    # To nearest, ties to even, if the result is normal: a carry continues into the exponent.
-    y = odd.add_(bits).add_((1 << drop - 1) - 1).bitwise_and_(-(1 << drop))
-    f = y.view(torch.float64).to(torch.float32)
-    small = (f.abs() < float(fmt.min_normal)).sum() - (f == 0).sum()
-    if bool((small == 0) & f.sum().isfinite()):
-        return f.to(dtype)
-    return round_to(x, dtype)

@@ -123,18 +123,37 @@ class Group:
     size: int
     rank: int
 
-    def __init__(self, group: Any = None) -> None:
-        """Take a group of torch.distributed; None for all processes, or for this one alone."""
+    def __init__(self, group: Any = None, name: str = "group") -> None:
+        """Take a group of torch.distributed; None for all processes, or for this one alone.
+
+        Raises:
+            RuntimeError: for a group if torch.distributed is not initialized.
+            TypeError: for another object than a group, under the argument's name.
+            ValueError: for a group without this process.
+        """
         from torch import distributed
 
-        self.group = group
-        alone = not distributed.is_available() or not distributed.is_initialized()
-        if alone and group is not None:
-            raise RuntimeError("group was given, and torch.distributed is not initialized")
-        self.size = 1 if alone else distributed.get_world_size(group)
-        self.rank = 0 if alone else distributed.get_rank(group)
+        self.group, self.size, self.rank = group, 1, 0
+        if not distributed.is_available() or not distributed.is_initialized():
+            if group is not None:
+                raise RuntimeError(
+                    f"{name} was given, and torch.distributed is not initialized; allowed is "
+                    "None, or a group after init_process_group"
+                )
+            return
+        # `new_group` returns a marker instead of a group to processes that are not in it.
+        outside = group is distributed.GroupMember.NON_GROUP_MEMBER
+        if not (group is None or outside or isinstance(group, distributed.ProcessGroup)):
+            raise TypeError(
+                f"{name} must be a torch.distributed.ProcessGroup or None, got "
+                f"{type(group).__name__}"
+            )
+        self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
         if self.rank < 0:
-            raise ValueError("group does not have this process; all that call have to be in it")
+            raise ValueError(
+                f"{name} does not have this process (rank {distributed.get_rank()}); all that call "
+                "or step have to be in it"
+            )
 
     def piece(self, count: int) -> int:
         """Return the length of each process's piece of a tensor of `count` elements."""
@@ -216,32 +235,7 @@ class Replicas(Group):
     """The processes of a group, all of which have the same plain parameters and gradients."""
 
     def __init__(self, process_group: Any) -> None:
-        """Check a group of torch.distributed.
-
-        Raises:
-            TypeError: for another object than a group.
-            RuntimeError: if torch.distributed is not initialized.
-            ValueError: for a group without this process.
-        """
-        from torch import distributed
-
-        if not distributed.is_available() or not distributed.is_initialized():
-            raise RuntimeError(
-                "process_group was given, and torch.distributed is not initialized; allowed is "
-                "None, or a group after init_process_group"
-            )
-        # `new_group` returns a marker instead of a group to processes that are not in it.
-        if process_group is distributed.GroupMember.NON_GROUP_MEMBER:
-            raise ValueError(_NOT_IN.format(distributed.get_rank()))
-        if not isinstance(process_group, distributed.ProcessGroup):
-            raise TypeError(
-                "process_group must be a torch.distributed.ProcessGroup or None, got "
-                f"{type(process_group).__name__}"
-            )
-        self.group, self.size = process_group, distributed.get_world_size(process_group)
-        self.rank = distributed.get_rank(process_group)
-        if self.rank < 0:
-            raise ValueError(_NOT_IN.format(distributed.get_rank()))
+        super().__init__(process_group, "process_group")
         self._agreed: set[tuple[int, int]] = set()
 
     def agree(self, params: Sequence[Tensor]) -> None:
@@ -265,9 +259,6 @@ class Replicas(Group):
                     "same of them"
                 )
         self._agreed.add(mine)
-
-
-_NOT_IN = "process_group does not have this process (rank {}); all that step have to be in it"
 
 
 _GROUPS: ByIdentity[dict[tuple[int, ...], Any]] = ByIdentity()

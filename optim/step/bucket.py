@@ -195,7 +195,7 @@ def new_state(rule: Rule, arithmetic: Arithmetic, p: Tensor, capturable: bool) -
     like, param = expansions.leading(p), arithmetic.strategy.param
     for name, fmt in states(rule, arithmetic).items():
         if name == param.hidden:
-            here = param.start(like, like, arithmetic.component)
+            here = param.start(like, arithmetic.component)
         else:
             made = like if fmt.packed == 1 else like.new_empty(fmt.shape(tuple(like.shape)))
             here = torch.zeros_like(made, dtype=fmt.dtype, memory_format=torch.preserve_format)

@@ -8,7 +8,7 @@ import functools
 from mcf.kernels import streams
 from mcf.kernels.algorithms import stochastic
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
+from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import Format
 from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
@@ -76,7 +76,7 @@ def kernel(
     parameter's format.
     """
     form = form or GradientForm(arithmetic.component)
-    if "param" not in (*rule.results, *parameters(rule.function)):
+    if "param" not in (*rule.results, *rule.operands):
         # Strategies that differ only in the parameter share the kernel.
         arithmetic = arithmetic.without_param()
     return _kernel(rule, arithmetic, track_metrics, form)
@@ -94,32 +94,32 @@ def _kernel(
     called = {name: alias if name == param.hidden else name for name in every}
     written = {*rule.results}
     # Slots produce nothing for tensors that are absent.
-    used = written | {*parameters(rule.function)}
+    used = written | {*rule.operands}
     formats = {name: fmt for name, fmt in every.items() if called[name] in used}
     moved, reads_gradient = "param" in written, "grad" in used
-    fields = [
-        *(
-            [Field("param", arithmetic.component, read=param.visible, written=True)]
-            if moved
-            else []
-        ),
-        *([Field("grad", form.format)] if reads_gradient else []),
-        *([Field("grad_lo", form.format)] if reads_gradient and form.paired else []),
-        *(Field(name, fmt, written=called[name] in written) for name, fmt in formats.items()),
-        *(Field(name, arithmetic.format, read=False, written=True) for name in rule.made),
-    ]
-    drawn = {
-        name: "second" if name in rule.seconds else "first"
+    codes = tuple(code for code in _codes(rule, arithmetic) if code.field in formats)
+    coded = {code.field for code in codes}
+    # The stochastic rounding of each tensor, and the random bits that it draws.
+    roundings: dict[str, tuple[Algorithm | None, str]] = {
+        name: (None if name in coded else stochastic, "second" if name in rule.seconds else "first")
         for name, _ in rule.states
         if rule.storage(name, arithmetic).stochastic
     }
-    codes = tuple(code for code in _codes(rule, arithmetic) if code.field in formats)
-    coded = {code.field for code in codes}
+    if strategy.stochastic and moved:
+        words = zip(("param", param.hidden), param.roundings, strict=False)
+        roundings |= {name: (rounding, "weight") for name, rounding in words}
+
+    def field(name: str, fmt: Format, read: bool = True) -> Field:
+        if name != "param" and called[name] not in written:
+            return Field(name, fmt)
+        return Field(name, fmt, read, True, *roundings.get(name, ()))
+
     fields = [
-        dataclasses.replace(f, rounding=None if f.name in coded else stochastic, draw=drawn[f.name])
-        if f.name in drawn and f.written
-        else f
-        for f in fields
+        *([field("param", arithmetic.component, param.visible)] if moved else []),
+        *([Field("grad", form.format)] if reads_gradient else []),
+        *([Field("grad_lo", form.format)] if reads_gradient and form.paired else []),
+        *(field(name, fmt) for name, fmt in formats.items()),
+        *(Field(name, arithmetic.format, read=False, written=True) for name in rule.made),
     ]
     stores = [("param", "param")] if moved else []
     stores += [(called[name], name) for name in formats if called[name] in written]
@@ -130,13 +130,6 @@ def _kernel(
     absent = [*(n for n in low_words if n not in supplied), *rule.absent]
     absent += [] if form.paired else ["grad_lo"]
     absent += [] if form.clipped else ["grad_limit"]
-    if strategy.stochastic and moved:
-        stored = ("param", param.hidden)[: len(param.roundings)]
-        at_random = dict(zip(stored, param.roundings, strict=True))
-        fields = [
-            dataclasses.replace(f, rounding=at_random[f.name]) if f.name in at_random else f
-            for f in fields
-        ]
     scalars = rule.scalars + (("grad_limit",) if form.clipped and reads_gradient else ())
     correction = None
     if strategy.feedback:
@@ -146,14 +139,15 @@ def _kernel(
         correction = (rule.first, rule.feed_back)
     if any(f.written and (f.rounding or f.name in coded) for f in fields):
         scalars += streams.SCALARS
-    words = [rule.name, strategy.name, arithmetic.component.name]
-    words.append("strict" if arithmetic.strict else "wide")
-    words += ["held"] if arithmetic.held else []
+    title = [rule.name, strategy.name, arithmetic.component.name]
+    title.append("strict" if arithmetic.strict else "wide")
+    title += ["held"] if arithmetic.held else []
     # If components are computed, the leading one is already rounded.
     rounded = [*(["param"] if param.split else []), *(rule.seconds if second.split else ())]
     rounded += rule.made
+    sums, count = rule.metrics if track_metrics else (None, 0)
     spec = Elementwise(
-        name="_".join(words)
+        name="_".join(title)
         + form.suffix(arithmetic.component)
         + ("_metrics" if track_metrics else ""),
         function=rule.function,
@@ -163,14 +157,20 @@ def _kernel(
         arithmetic=arithmetic.format,
         roundings=arithmetic.roundings,
         loads=renamed,
+        groups=tuple(rule.members.items()),
         scalars=scalars,
         absent=tuple(absent),
         rounded=rule.results if arithmetic.strict else tuple(rounded),
-        slots=(*arithmetic.slots().items(), *rule.slots, ("scaled_gradient", form.slot)),
-        sums=rule.metrics if track_metrics else None,
-        sum_count=rule.metric_count if track_metrics else 0,
+        slots=(
+            *arithmetic.slots().items(),
+            *(formulas.DECOUPLED if rule.decoupled else formulas.L2),
+            *rule.slots,
+            ("scaled_gradient", form.slot),
+        ),
+        sums=sums,
+        sum_count=count,
         # Besides two sums, the metrics count lost additions.
-        counts=rule.metric_count - 2 if track_metrics else 0,
+        counts=max(0, count - 2),
         correction=correction,
         codes=codes,
     )

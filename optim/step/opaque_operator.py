@@ -48,25 +48,18 @@ def _update(
     sources = {True: iter(written), False: iter(read)}
     rows = [[next(sources[f.written]) for f in spec.fields] for _ in range(scalars.shape[0])]
     sums = registry.run(spec, rows, scalars, live, first)
-    if sums is None:
-        sums = written[0].new_empty((scalars.shape[0], 0), dtype=torch.float64)
-    return sums
+    return _no_sums(name, written, read, scalars) if sums is None else sums
 
 
-def _fake(
-    name: str,
-    written: list[Tensor],
-    read: list[Tensor],
-    scalars: Tensor,
-    live: Tensor | None = None,
-    first: Sequence[int] = (),
+def _no_sums(
+    name: str, written: list[Tensor], read: list[Tensor], scalars: Tensor, *rest: Any
 ) -> Tensor:
-    count = _kernels[name].sum_count
-    return written[0].new_empty((scalars.shape[0], count), dtype=torch.float64)
+    """Return an empty tensor of the sums' shape."""
+    return written[0].new_empty((scalars.shape[0], _kernels[name].sum_count), dtype=torch.float64)
 
 
 _library.impl("update_", _update, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake("mcf::update_", _fake, lib=_library)
+torch.library.register_fake("mcf::update_", _no_sums, lib=_library)
 
 
 def update_(

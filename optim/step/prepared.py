@@ -314,7 +314,7 @@ class DirectBucket:
         if self._cut is not None:
             self._rows = list(map(self._cut.addresses, self._addresses, self._sizes))
 
-    def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
+    def repairs(self, request: Request, marks: Marks) -> list[Repair]:
         """Return the repairs of the state next to weights that other code wrote."""
         if not self._suspects:
             return []
@@ -425,7 +425,7 @@ class OpaqueBucket:
             found = torch.cat([found, table_of(keys)], 1)
         return Table(scaled(found, kernels.names, scale), params=self.params)
 
-    def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
+    def repairs(self, request: Request, marks: Marks) -> list[Repair]:
         """Return the repairs of the state next to weights that other code wrote."""
         if not rewritten.beside(self.bucket.arithmetic):
             return []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +27,19 @@ from mcf.optim.storage.strategies import Arithmetic
 # Elements compared at a time: bounds the temporary memory.
 _PART = 1 << 20
 
-# A repair of the state next to a weight: the state's tensor, and its new values.
-Repair = tuple[Tensor, Tensor]
+
+class Repair(NamedTuple):
+    """A repair of the state next to a weight.
+
+    Attributes:
+        where: the weight's name for error messages; "" if nothing is known to differ.
+        hidden: the local tensor of the state.
+        new: its new values.
+    """
+
+    where: str
+    hidden: Tensor
+    new: Tensor
 
 
 class WeightsRewrittenWarning(UserWarning):
@@ -82,66 +93,51 @@ def beside(arith: Arithmetic) -> bool:
     return bool(arith.strategy.param.hidden) and not arith.held
 
 
-def repairs_of(
-    bucket: Bucket, named: Iterable[Named], states: Mapping[Any, Any]
-) -> list[tuple[str, list[Repair]]]:
-    """Return `repairs` for some of a bucket's parameters."""
+def repairs_of(bucket: Bucket, named: Iterable[Named], states: Mapping[Any, Any]) -> list[Repair]:
+    """Return `repair` for those of a bucket's parameters that need one."""
     capturable = bool(bucket.hyper.options["capturable"])
-    arith = bucket.arithmetic
-    return [repairs(where, p, states[p], arith, capturable) for where, p in named]
+    made = (repair(where, p, states[p], bucket.arithmetic, capturable) for where, p in named)
+    return [found for found in made if found is not None]
 
 
-def repairs(
+def repair(
     where: str, p: Tensor, state: dict[str, Any], arith: Arithmetic, capturable: bool
-) -> tuple[str, list[Repair]]:
-    """Return the repairs of the state next to a weight that may have been written.
+) -> Repair | None:
+    """Return the repair of the state next to a weight that may have been written, if it needs one.
 
-    Args:
-        where: the weight's name for error messages.
-        p: the weight.
-        state: its state.
-        arith: its arithmetic.
-        capturable: whether the CPU must not wait for a device.
-
-    Returns:
-        `where` if something is known to differ, else "", and the repairs.
+    If the weight is on a device and `capturable`, the CPU does not wait to know.
     """
     storage = arith.strategy.param
     if storage.hidden not in state:
-        return "", []
+        return None
     hidden = local(state[storage.hidden])
     found = (local(p.detach()), hidden)
     pieces = [tuple(part) for part in parts(found, _PART)]
     how = arith.component, arith.strict
     ask = p.device.type == "cpu" or not capturable
     if ask and not any(bool(storage.stale(a, b, *how)[0].any()) for a, b in pieces):
-        return "", []
+        return None
     made = hidden.clone()
     for (a, b), (new,) in zip(pieces, parts([made], _PART), strict=True):
         new.copy_(torch.where(*storage.stale(a, b, *how), b))
-    return (where if ask else ""), [(hidden, made)]
+    return Repair(where if ask else "", hidden, made)
 
 
 def followed(
     where: str, p: Tensor, state: dict[str, Any], arith: Arithmetic, capturable: bool
 ) -> dict[str, Any]:
-    """Return a state as the next step begins with it, after `repairs`; the stored one is unchanged.
+    """Return a state as the next step begins with it, after `repair`; the stored one is unchanged.
 
     It serves readers of states between steps: weights may be swapped for a while, and come back.
     """
-    _, found = repairs(where, p, state, arith, capturable)
-    new = {id(hidden): made for hidden, made in found}
-    return {
-        name: like(p, new[id(local(value))]) if id(local(value)) in new else value
-        for name, value in state.items()
-    }
+    found = repair(where, p, state, arith, capturable)
+    return state if found is None else {**state, arith.strategy.param.hidden: like(p, found.new)}
 
 
-def apply(found: Sequence[tuple[str, list[Repair]]]) -> None:
+def apply(found: Sequence[Repair]) -> None:
     """Write the repairs."""
-    for _, mine in found:
-        for hidden, new in mine:
-            hidden.copy_(new)
+    for _, hidden, new in found:
+        hidden.copy_(new)
 
 
 def follow(marks: Marks, found: Iterable[tuple[str, Tensor, dict[str, Any], Arithmetic]]) -> None:
@@ -151,18 +147,19 @@ def follow(marks: Marks, found: Iterable[tuple[str, Tensor, dict[str, Any], Arit
         marks: the optimizer's marks.
         found: name, parameter, state and arithmetic of each parameter.
     """
-    made = [
-        repairs(where, p, state, arith, False)
+    every = [
+        repair(where, p, state, arith, False)
         for where, p, state, arith in found
         if beside(arith) and marks.perhaps(p)
     ]
+    made = [each for each in every if each is not None]
     tell(marks, made)
     apply(made)
 
 
-def tell(marks: Marks, found: Iterable[tuple[str, list[Repair]]]) -> None:
+def tell(marks: Marks, found: Iterable[Repair]) -> None:
     """Warn of rewritten weights, once per optimizer."""
-    names = [where for where, _ in found if where]
+    names = [where for where, *_ in found if where]
     if not names or marks.warned:
         return
     marks.warned = True

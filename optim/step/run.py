@@ -141,7 +141,7 @@ class Steps:
         request: Request,
         ready: Sequence[Prepared],
         metrics: StepMetrics | None,
-        repairs: Sequence[tuple[str, list[Repair]]],
+        repairs: Sequence[Repair],
         after: Callable[[], None] | None,
     ) -> None:
         """Launch the step and call `after`, while signals wait."""

@@ -1,19 +1,58 @@
-"""The interface of a storage: the format of one tensor of an optimizer, a parameter or a moment."""
+"""A storage, the format of one tensor of an optimizer, and the storages that need one tensor each.
+
+They keep a component, one rounded stochastically, or a float32.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.algorithms import stochastic
+from mcf.kernels.algorithms.primitives import ZERO, bits, rn
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import BF16, FP32, Format
 from mcf.optim.storage import values
 from mcf.optim.storage.values import Value
+
+
+def single(hi, lo, update):
+    """Return RN(hi + update), for one component."""
+    return rn(hi + update), lo
+
+
+def shrink_single(hi, lo, beta, beta_lo):
+    """Return RN(beta hi), for one component."""
+    return rn(beta * hi), lo
+
+
+def decay_single(hi, lo, beta, beta_lo, increment):
+    """Return RN(RN(beta hi) + increment), for one component."""
+    return rn(rn(beta * hi) + increment), lo
+
+
+def as_one(value):
+    """Return a value as one component."""
+    return value, ZERO
+
+
+def leading(hi, lo):
+    """Return the leading component."""
+    return hi
+
+
+def as_stored(second, kept):
+    """Return the bits of a second moment as stored."""
+    return bits(kept)
+
+
+def moved_components(hi, lo, new_hi, new_lo):
+    """Return the difference of two stored numbers, component by component."""
+    return (new_hi - hi) + (new_lo - lo)
+
 
 # A mask of elements whose state does not belong to the weight, and the state's reset values.
 Stale = tuple[Tensor, Tensor]
@@ -91,10 +130,6 @@ class Storage:
         """Return the states that store a moment, by name, whose components have a format."""
         return {name: fmt}
 
-    def names(self, name: str, state: Mapping[str, Any]) -> list[str]:
-        """Return the names in a state that store a moment."""
-        return [n for n in (name, f"{name}_lo") if n in state]
-
     # -- slots of rules: how a kernel loads a value and stores an update -----------------------
 
     def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
@@ -105,30 +140,35 @@ class Storage:
             held: whether the parameter is an expansion that holds its low word.
             random: whether its words are rounded by `roundings` when they are stored.
         """
-        raise NotImplementedError
+        return single
 
     def loaded(self, strict: bool) -> Algorithm:
         """Return the algorithm that loads a parameter or second moment into one register."""
-        raise NotImplementedError
+        return leading
 
     def moved(self) -> Algorithm:
         """Return the algorithm that computes by how much a stored parameter changed."""
-        raise NotImplementedError
+        return moved_components
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
         """Return the algorithms by which a second moment decays and grows, by slot."""
-        raise NotImplementedError
+        return {
+            "decay_and_add": decay_single,
+            "shrink": shrink_single,
+            "second_moment_components": as_one,
+            "stored_bits": as_stored,
+        }
 
     # -- exact values ------------------------------------------------------------------------
 
     def value(self, tensors: Sequence[Tensor]) -> Value:
         """Return the exact number that a parameter or moment stores in its tensors."""
-        return values.exact(*tensors)
+        return values.exact(*self.components(tensors))
 
     def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
         """Return the number rounded once to a wide dtype; it may share memory with the tensors."""
-        found: Tensor = tensors[0].detach().to(wide)
-        return found
+        first, *low = (t.detach().to(wide) for t in self.components(tensors))
+        return first + low[0] if low else first
 
     def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return floating-point tensors whose sum is the value, the largest first."""
@@ -139,12 +179,75 @@ class Storage:
         tensors[0].copy_(values.rounded(value, tensors[0].dtype))
         return values.less(value, tensors[0])[0]
 
-    def start(self, p: Tensor, like: Tensor, component: Format) -> Tensor:
-        """Return the initial state next to a parameter, in the memory layout of `like`."""
+    def start(self, p: Tensor, component: Format) -> Tensor:
+        """Return the initial state next to a parameter, in the parameter's memory layout."""
         return torch.zeros_like(
-            like, dtype=self.hidden_format(component).dtype, memory_format=torch.preserve_format
+            p, dtype=self.hidden_format(component).dtype, memory_format=torch.preserve_format
         )
 
     def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
         """Return where a hidden state cannot belong to its weight, and the reset values."""
         raise NotImplementedError
+
+
+SINGLE = Storage()
+
+
+class Stochastic(Storage):
+    """A moment in bf16, rounded stochastically; for moments only.
+
+    The random bits are those of the element's moments (`mcf.kernels.streams`), 16 for a first and
+    16 others for a second moment. All second moments of an element are rounded by the same bits.
+    AMSGrad's maximum is therefore the largest stored value, because rounding keeps the order.
+    """
+
+    name = "stochastic"
+    parameter_bytes = None
+    wide = True
+    stochastic = True
+
+    def format(self, component: Format) -> Format:
+        return BF16
+
+
+STOCHASTIC = Stochastic()
+
+
+class Float32(Storage):
+    """A number in float32; the visible parameter is its rounding."""
+
+    name = "float32"
+    parameter_bytes = 4
+    first_bytes = 4
+    second_bytes = 4
+    hidden = "master_param"
+    wide = True
+    visible = False
+    roundings = ()
+
+    def format(self, component: Format) -> Format:
+        return FP32
+
+    def hidden_format(self, component: Format) -> Format:
+        return FP32
+
+    def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (tensors[-1],)
+
+    def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
+        *visible, wide = tensors
+        wide.copy_(values.rounded(value, wide.dtype))
+        for p in visible:
+            p.copy_(values.rounded(values.exact(wide), p.dtype))
+        return values.less(value, wide)[0]
+
+    def start(self, p: Tensor, component: Format) -> Tensor:
+        return super().start(p, component).copy_(p)
+
+    def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
+        visible = hidden.to(p.dtype)
+        same = (visible == p) | (visible.isnan() & p.isnan())
+        return ~same, p.to(hidden.dtype)
+
+
+FLOAT32 = Float32()

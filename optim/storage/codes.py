@@ -42,8 +42,7 @@ from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import FP32, UINT4, UINT8, Format
 from mcf.kernels.torch.registers import primitives
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Coding
-from mcf.optim.storage.single import Single, as_stored
+from mcf.optim.storage.base import Coding, Storage, as_stored
 from mcf.optim.storage.slots import stored_bits, unit
 from mcf.optim.storage.values import Value
 
@@ -90,7 +89,7 @@ def bits_of_code(second, kept):
     return bits(greater(second, value))
 
 
-class Code(Single):
+class Code(Storage):
     """A moment as a code of 8 bits, or two codes of 4 bits per byte; for moments only."""
 
     parameter_bytes = None
@@ -146,8 +145,12 @@ def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
     return found
 
 
-def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
-    """Store a moment as codes, rounded to nearest; store a first moment after the second one."""
+def keep(name: str, state: Mapping[str, Tensor], value: Value) -> Tensor:
+    """Store a moment as codes, rounded to nearest; return the rounding error in float64.
+
+    First moments are stored after second ones.
+    """
+    number = values.rounded(value, torch.float32)
     half = torch.full_like(number, _HALF, dtype=torch.int32)
     if _is_alone(name, state):
         code = _bound()(to_e5m2_over_4096)(number, half)
@@ -162,6 +165,7 @@ def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
             low, high = code.unflatten(-1, (-1, 2)).unbind(-1)
             code = low + 16 * high
     state[name].copy_(code)
+    return values.less(value, read(name, state))[0]
 
 
 def numbers_of(t: Tensor, shape: Sequence[int]) -> bool:
@@ -191,8 +195,3 @@ def _beside(state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Algo
 
 def _bound(slots: Mapping[str, Algorithm] | None = None) -> Binder:
     return Binder(lambda f: f, primitives(FP32, FP32, {}), dict(slots or {}))
-
-
-def left_of(value: Value, name: str, state: Mapping[str, Tensor]) -> Tensor:
-    """Return the rounding error of a stored value, in float64."""
-    return values.less(value, read(name, state))[0]

@@ -12,8 +12,7 @@ from mcf.kernels.algorithms.primitives import LARGEST, ZERO, rn, rv, where
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Stale, Storage
-from mcf.optim.storage.single import as_one, as_stored, leading, moved_components
+from mcf.optim.storage.base import Stale, Storage, as_one, as_stored
 from mcf.optim.storage.values import Value
 
 
@@ -106,29 +105,15 @@ class Pair(Storage):
         return kahan_held if held else kahan
 
     def loaded(self, strict: bool) -> Algorithm:
-        return leading if strict else joined
-
-    def moved(self) -> Algorithm:
-        return moved_components
+        return super().loaded(strict) if strict else joined
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
-        if strict:
-            return {
-                "decay_and_add": decay_collage,
-                "shrink": shrink_collage,
-                "second_moment_components": as_one,
-                "stored_bits": as_stored,
-            }
         return {
-            "decay_and_add": decay_joined,
-            "shrink": shrink_joined,
-            "second_moment_components": split,
+            "decay_and_add": decay_collage if strict else decay_joined,
+            "shrink": shrink_collage if strict else shrink_joined,
+            "second_moment_components": as_one if strict else split,
             "stored_bits": as_stored,
         }
-
-    def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        hi, *lo = (t.detach().to(wide) for t in tensors)
-        return hi + lo[0] if lo else hi
 
     def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
         hi, lo = tensors

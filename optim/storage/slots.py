@@ -6,8 +6,11 @@ def unfilled(name):
     raise TypeError(f"{name} is a slot: a strategy fills it when the rule is bound")
 
 
-def scaled_gradient(grad, grad_lo, grad_scale, grad_limit):
-    """Return the gradient as one register, multiplied by a scale (`optim.rule.formulas`)."""
+def scaled_gradient(grads):
+    """Return the gradient as one register, scaled and clipped (`optim.rule.formulas`).
+
+    `grads` are its two components, the scale and the limit.
+    """
     unfilled("scaled_gradient")
 
 
@@ -51,8 +54,8 @@ def decay_and_add(hi, lo, beta, beta_lo, increment):
     unfilled("decay_and_add")
 
 
-def unbias(moment, correction, inverse_correction):
-    """Divide a moment by its bias correction."""
+def unbias(moment, correction):
+    """Divide a moment by its bias correction; without strict arithmetic the inverse is given."""
     unfilled("unbias")
 
 

@@ -88,12 +88,6 @@ class Split(Storage):
     def moved(self) -> Algorithm:
         return self._moved
 
-    def value(self, tensors: Sequence[Tensor]) -> Value:
-        return values.exact(values.join(*tensors))
-
-    def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
-        return values.join(*tensors).to(wide)
-
     def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return (values.join(*tensors),)
 

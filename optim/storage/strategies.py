@@ -14,10 +14,9 @@ import torch
 from mcf.kernels.algorithms.primitives import div, rn
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, UINT8, Format, format_of
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import FLOAT32, SINGLE, STOCHASTIC, Storage
 from mcf.optim.storage.codes import RATIO4, RATIO8, SIGNED8, UNSIGNED8
 from mcf.optim.storage.pair import KAHAN, PAIR
-from mcf.optim.storage.single import FLOAT32, SINGLE, STOCHASTIC
 from mcf.optim.storage.split import SPLIT8, SPLIT16
 
 # Every storage, by its name in `mcf.optim.Precision`.
@@ -224,13 +223,14 @@ class Arithmetic:
 
     def of_shape(self, shape: tuple[int, ...]) -> Arithmetic:
         """Return the arithmetic for a whole tensor of a shape (`Strategy.of_shape`)."""
-        found = self.strategy.of_shape(shape)
-        return self if found is self.strategy else dataclasses.replace(self, strategy=found)
+        return self._with(self.strategy.of_shape(shape))
 
     def without_second(self) -> Arithmetic:
         """Return the arithmetic for a rule without a second moment (`Strategy.without_second`)."""
-        found = self.strategy.without_second()
-        return self if found is self.strategy else dataclasses.replace(self, strategy=found)
+        return self._with(self.strategy.without_second())
+
+    def _with(self, strategy: Strategy) -> Arithmetic:
+        return self if strategy is self.strategy else dataclasses.replace(self, strategy=strategy)
 
     def without_param(self) -> Arithmetic:
         """Return the arithmetic for a rule that neither reads nor writes the parameter."""
@@ -251,14 +251,14 @@ class Arithmetic:
         }
 
 
-def unbias_by_division(moment, correction, inverse_correction):
+def unbias_by_division(moment, correction):
     """RN(moment / correction)."""
     return rn(div(moment, correction))
 
 
-def unbias_by_inverse(moment, correction, inverse_correction):
+def unbias_by_inverse(moment, inverse):
     """RN(moment * (1 / correction)): no division, and within one and a half ulp of a register."""
-    return rn(moment * inverse_correction)
+    return rn(moment * inverse)
 
 
 def arithmetic(

@@ -160,7 +160,7 @@ def expansion_kernels() -> list[Elementwise]:
 
 def coefficient_kernels() -> list[Elementwise]:
     """What computes the scalars of each rule on a device; `table.POWER` has loops."""
-    rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon._RULES[True]]
+    rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon.Muon.rules[True,]]
     some = {c: None for rule in rules for c in (*rule.coefficients, rule.feedback) if c is not None}
     return [table.kernel(c) for c in some]
 
@@ -292,9 +292,10 @@ def asked(spec: Elementwise, target: str = "") -> collections.Counter[str]:
     own = {codes.from_e4m3_over_4: _same} if target in ("sm_90", "sm_100") else {}
     loaded = {codes.from_4_bits: _same} if target.startswith("sm_") else {}
     bind = Binder(lambda f: f, table, dict(spec.slots), own)
-    for function in (spec.function, spec.sums):
-        if function is not None:
-            bind(function)(*(spec.argument(p, _Numbers(spec)) for p in parameters(function)))
+    numbers = _Numbers(spec)
+    bind(spec.function)(*(spec.argument(p, numbers) for p in parameters(spec.function)))
+    if spec.sums is not None:
+        bind(spec.sums)(*(numbers[p] for p in parameters(spec.sums)))
     fields = {f.name: f for f in spec.fields}
     for code in spec.codes:
         one = _Numbers(spec)["code"]

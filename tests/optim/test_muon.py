@@ -74,10 +74,10 @@ class Halves(Muon):
     """Muon with a rounding in place of the orthogonalisation."""
 
     def _take(self, steps: Any, request: Any) -> None:
-        def rounded(name: str) -> Any:
+        def rounded() -> Any:
             return lambda x, *options: x.to(BF16)
 
-        with mock.patch.object(muon, "torchs", rounded):
+        with mock.patch.object(muon, "newton_schulz", rounded):
             super()._take(steps, request)
 
 

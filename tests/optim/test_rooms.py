@@ -31,7 +31,7 @@ def test_no_two_files_of_one_name() -> None:
 
 
 def test_a_step_knows_no_optimizer() -> None:
-    above = {"mcf.optim.optimizer", "mcf.optim.grouped"}
+    above = {"mcf.optim.optimizer", "mcf.optim.hyperparameters"}
     # What looks finds who does.
     assert imported(FILES["mcf.optim.checkpoint"]) & above
     for name, path in FILES.items():

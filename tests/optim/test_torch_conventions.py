@@ -50,6 +50,15 @@ def test_signatures_begin_as_torchs() -> None:
     ]  # fmt: skip
 
 
+def test_each_argument_of_a_constructor_is_described_once() -> None:
+    classes: list[Any] = [c for c in vars(mcf.optim).values() if hasattr(c, "precisions")]
+    assert len(classes) > 10
+    for found in classes:
+        own = [*inspect.signature(found.__init__).parameters][1:]
+        for name in (*own, "maximize", "mode" if "mode" in own else "precision"):
+            assert found.__doc__.count(f"\n    {name}: ") == 1, (found, name)
+
+
 def test_groups_of_different_hyperparameters_and_precisions() -> None:
     options: list[dict[str, Any]] = [
         {"lr": 1e-2, "precision": "plus"},

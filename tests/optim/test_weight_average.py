@@ -21,9 +21,8 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
 from mcf.optim import AdamW, WeightAverage
 from mcf.optim.companions import weight_average
-from mcf.optim.storage.base import Storage
+from mcf.optim.storage.base import SINGLE, Storage
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from tests.helpers.executors import on_each_executor
 from tests.optim.exact_rules import BITS, fixed, fixed_array
 from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameter, random, steps
