@@ -28,45 +28,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import (
-    angles,
-    bessel_jy,
-    exponential,
-    fixed,
-    series,
-    tables,
-)
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import angles, bessel_jy, exponential, fixed, series, tables
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.bessel_jy import PARTS
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.operator import function
-from mcf.elementary.tables import (
-    Components,
-    Maker,
-    _rows,
-    constant,
-    entries,
-    register_table,
-    table,
-)
-from mcf.elementary.working import (
-    beside,
-    collected,
-    enter,
-    exponent,
-    head,
-    leave,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    special,
-    two_sum,
-    working_terms,
-)
+from mcf.elementary.tables import Components, Maker, _rows, constant, entries, register_table, table
 from mcf.kernels.formats import FP64, Format
 
 # The number of zeros kept per function (Ai's last is beyond 64), and of coefficients about each.
@@ -338,17 +308,17 @@ def phase(a: Components, terms: int) -> Phase:
     With a whole m the root is s = h + d, h = 3 m 2^-j and d = (a - h^2) / (s + h), and zeta is 18
     m^3 2^-3j + 2 d (h s + d^2 / 3), whose first term is exact.
     """
-    k = exponent(a[0]) >> 1
-    a, j = scale_all(a, -2 * k), limits().steps
+    k = ex.exponent(a[0]) >> 1
+    a, j = ex.scale_all(a, -2 * k), limits().steps
     m = (_root(a[0]) * (2.0**j / 3)).round()
     h = m * (3 * 2.0**-j)
-    s = ex.sqrt(head(a, terms))
-    d = ex.div(beside(a, h * h, terms), ex.add(s, h))
+    s = ex.sqrt(ex.head(a, terms))
+    d = ex.div(ex.beside(a, h * h, terms), ex.add(s, h))
     third = constant(Fraction(1, 3), terms, h.device)
     rest = ex.mul(d, ex.add(ex.mul(s, h), ex.mul(ex.mul(d, d), third)))
-    first, second = two_sum(m * m * m * (18 * 2.0 ** (-3 * j)), 2 * rest[0])
+    first, second = ex.two_sum(m * m * m * (18 * 2.0 ** (-3 * j)), 2 * rest[0])
     zeta = (first, second, *series.scaled(rest[1:], 2.0))
-    return Phase(scale_all(s, k), scale_all(zeta, 3 * k))
+    return Phase(ex.scale_all(s, k), ex.scale_all(zeta, 3 * k))
 
 
 def _nodes(m: int) -> series.Nodes:
@@ -359,7 +329,7 @@ def _high(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of Ai(a) or Ai'(a) for a >= 1."""
     root, zeta = phase(a, terms)
     value = _nodes(m).at(root, terms)
-    decay, k = exponential.scaled_exp(minus(zeta), terms)
+    decay, k = exponential.scaled_exp(ex.minus(zeta), terms)
     return ex.mul(value, decay), k
 
 
@@ -390,16 +360,16 @@ def _near(
     row = place.to(torch.int64)
     points = table(f"{NAMES[m]}_points", row.device)
     parts = bessel_jy.parts_needed(fmt, given, terms)
-    v = collected((*a, *(-entries(points[k], row) for k in range(parts))), terms)
+    v = ex.collected((*a, *(-entries(points[k], row) for k in range(parts))), terms)
     value = bessel_jy._series(f"{NAMES[m]}_series", row, v, fall, DEGREES)
-    one = head((torch.ones_like(a[0]),), terms)
+    one = ex.head((torch.ones_like(a[0]),), terms)
     for at, (_, point) in enumerate(LOW[m]):
         if point is not None:
-            v = select(place == at, one, v)
+            v = ex.select(place == at, one, v)
     # Scale first, since the product would lose the last components of a tiny number.
     faint = working().faint
     k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
-    return ex.mul(value, scale_all(v, k)), -k
+    return ex.mul(value, ex.scale_all(v, k)), -k
 
 
 def coefficients(m: int, odd: int) -> Callable[[int], Fraction]:
@@ -413,9 +383,9 @@ def _far(m: int, a: Components, terms: int) -> Components:
     root, zeta = phase(a, terms)
     # Only the absolute error of the angle matters, so no bits are kept for cancellation.
     sine, cosine = angles.sine_and_cosine(zeta, FP64, 0, terms)
-    plus, difference = ex.add(cosine, sine), ex.add(sine, minus(cosine))
-    one, device = head((torch.ones_like(a[0]),), terms), a[0].device
-    inverse = ex.div(one, collected(zeta, terms))
+    plus, difference = ex.add(cosine, sine), ex.add(sine, ex.minus(cosine))
+    one, device = ex.head((torch.ones_like(a[0]),), terms), a[0].device
+    inverse = ex.div(one, ex.collected(zeta, terms))
     square = ex.mul(inverse, inverse)
     p = series.polynomial(square, BITS, coefficients(m, 0))
     tail = series.polynomial(square, BITS, coefficients(m, 1), SMALLER)
@@ -430,27 +400,27 @@ def _far(m: int, a: Components, terms: int) -> Components:
 
 
 def _airy(x: Components, fmt: Format, terms: int, m: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     high = (y[0] >= 1.0) & (y[0] < limits().zero)
     far = (y[0] <= -FAR) & (y[0] >= -limits().lost)
     near = (y[0] < 1.0) & (y[0] > -FAR)
-    value = head((torch.zeros_like(y[0]),), w)
+    value = ex.head((torch.zeros_like(y[0]),), w)
     k = torch.zeros_like(y[0], dtype=torch.int64)
     if bool(near.any()):
-        found, e = _near(m, sanitized(minus(y), near), fmt, terms, w)
-        value, k = select(near, found, value), torch.where(near, e, k)
+        found, e = _near(m, ex.sanitized(ex.minus(y), near), fmt, terms, w)
+        value, k = ex.select(near, found, value), torch.where(near, e, k)
     if bool(high.any()):
-        found, e = _high(m, sanitized(y, high), w)
-        value, k = select(high, found, value), torch.where(high, e, k)
+        found, e = _high(m, ex.sanitized(y, high), w)
+        value, k = ex.select(high, found, value), torch.where(high, e, k)
     if bool(far.any()):
-        found = _far(m, sanitized(minus(y), far, FAR), w)
-        value = select(far, found, value)
-    out = leave(value, fmt, terms, k)
+        found = _far(m, ex.sanitized(ex.minus(y), far, FAR), w)
+        value = ex.select(far, found, value)
+    out = ex.leave(value, fmt, terms, k)
     # NaN at infinities, as in PyTorch. For inconsistent components such as (22.5, inf), the sign
     # and low components would depend on the executor.
     none = out[0].isnan()
     end = torch.where(y[0].isfinite() & ~none, 0.0, math.nan)
-    return special(~(near | high | far) | none, end.to(fmt.dtype), out)
+    return ex.special(~(near | high | far) | none, end.to(fmt.dtype), out)
 
 
 def phase_error(e: Steps) -> float:

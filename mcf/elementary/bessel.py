@@ -27,14 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.elementary import (
-    angles,
-    exponential,
-    fixed,
-    gamma,
-    series,
-)
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import angles, exponential, fixed, gamma, series
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.declarations import COMPOSED, OBSERVED, OSCILLATING, Composed, Real, composed
 from mcf.elementary.error_steps import Steps
@@ -45,20 +39,6 @@ from mcf.elementary.gamma_series import Series, quotient
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, _rows, _table, constant
-from mcf.elementary.working import (
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
-)
 from mcf.kernels.formats import Format
 
 # From FAR on Hankel's series is used; BITS is -log2 of 1 / FAR.
@@ -153,43 +133,43 @@ def asymptotic(
 ) -> tuple[Components, Tensor]:
     """Return components and an exponent of a series in 1/a over sqrt(square * a), for a >= 256."""
     large, raised = a[0] > working().vast, working().raised
-    near = sanitized(head(a, terms), ~large, FAR)
-    one = head((torch.ones_like(a[0]),), terms)
-    inverse = sanitized(ex.div(one, near), ~large, 0.0)
+    near = ex.sanitized(ex.head(a, terms), ~large, FAR)
+    one = ex.head((torch.ones_like(a[0]),), terms)
+    inverse = ex.sanitized(ex.div(one, near), ~large, 0.0)
     value = series.polynomial(inverse, BITS, coefficient)
-    scaled = scale_all(head(a, terms), torch.where(large, -raised, 0))
+    scaled = ex.scale_all(ex.head(a, terms), torch.where(large, -raised, 0))
     factor = constant(square, terms, a[0].device)
     return ex.div(value, ex.sqrt(ex.mul(scaled, factor))), torch.where(large, -raised // 2, 0)
 
 
 def _modified(x: Components, fmt: Format, terms: int, order: int, *, scaled: bool) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    sign = sign_of(torch.signbit(y[0]))
-    a = signed(y, sign)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    sign = ex.sign_of(torch.signbit(y[0]))
+    a = ex.signed(y, sign)
     limit = float(working().format.max) if scaled else working().exp_limit
     good = (a[0] > 0) & (a[0] <= limit)
-    a = sanitized(a, good)
+    a = ex.sanitized(a, good)
     far = a[0] >= FAR
-    near = sanitized(a, ~far)
+    near = ex.sanitized(a, ~far)
     value = nodes_of(f"i{order}e_series").at(near, w)
     k = torch.zeros_like(sign, dtype=torch.int64)
     if order:
         # Scale first, since the product would lose the last components of a tiny number.
         k = torch.where(near[0] < 2.0 ** -working().faint, working().faint, 0)
-        value, k = ex.mul(value, scale_all(head(near, w), k)), -k
+        value, k = ex.mul(value, ex.scale_all(ex.head(near, w), k)), -k
     two_pi = 2 * fixed.to_fraction(fixed.pi())
     coefficient = functools.partial(hankel, order)
-    beyond, m = asymptotic(coefficient, two_pi, sanitized(a, far, FAR), w)
-    value, k = select(far, beyond, value), torch.where(far, m, k)
+    beyond, m = asymptotic(coefficient, two_pi, ex.sanitized(a, far, FAR), w)
+    value, k = ex.select(far, beyond, value), torch.where(far, m, k)
     if not scaled:
         growth, e = exponential.scaled_exp(a, w)
         value, k = ex.mul(value, growth), k + e
-    out = leave(value, fmt, terms, k)
+    out = ex.leave(value, fmt, terms, k)
     side = torch.ones_like(sign) if order == 0 else sign
-    out = signed(out, side.to(fmt.dtype))
+    out = ex.signed(out, side.to(fmt.dtype))
     end = torch.where(y[0].isnan(), y[0], side * (0.0 if scaled else math.inf))
     zero = y[0] if order else torch.ones_like(y[0])
-    return special(~good, torch.where(y[0] == 0, zero, end).to(fmt.dtype), out)
+    return ex.special(~good, torch.where(y[0] == 0, zero, end).to(fmt.dtype), out)
 
 
 # The tables have 32 nodes in each of [1, 2), [2, 4), ..., [128, 256).
@@ -293,7 +273,7 @@ def power_series(order: int, q: Components, log_x: Components) -> Components:
     """Return x^n K_n(x) for 0 < x <= 1, from x^2 / 4 and log(x)."""
     growing = series.polynomial(q, LOW_BITS, functools.partial(power_first, order))
     beside = series.polynomial(q, LOW_BITS, functools.partial(power_second, order))
-    total = ex.add(minus(ex.mul(log_x, growing)), beside)
+    total = ex.add(ex.minus(ex.mul(log_x, growing)), beside)
     if order == 0:
         return total
     return ex.add(series.scaled(ex.mul(q, total), -2.0), torch.ones_like(q[0]))
@@ -301,36 +281,36 @@ def power_series(order: int, q: Components, log_x: Components) -> Components:
 
 def _low(order: int, a: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of K_n(a) for 0 < a <= 1."""
-    x = head(a, terms)
+    x = ex.head(a, terms)
     q = series.scaled(ex.mul(x, x), 0.25)
     value = power_series(order, q, gamma.log_of(a, terms))
     if order == 0:
         return value, torch.zeros_like(a[0], dtype=torch.int64)
-    m, e = mantissa(x)
+    m, e = ex.mantissa(x)
     return ex.div(value, m), -e
 
 
 def _second(x: Components, fmt: Format, terms: int, order: int, *, scaled: bool) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     limit = float(working().format.max) if scaled else working().exp_limit
     good = (y[0] > 0) & (y[0] <= limit)
-    a = sanitized(y, good)
+    a = ex.sanitized(y, good)
     low, far = a[0] < 1.0, a[0] >= FAR
-    value, k = _low(order, sanitized(a, low), w)
-    middle = nodes_of(f"k{order}e_series").at(sanitized(a, ~(low | far)), w)
+    value, k = _low(order, ex.sanitized(a, low), w)
+    middle = nodes_of(f"k{order}e_series").at(ex.sanitized(a, ~(low | far)), w)
     two_over_pi = 2 / fixed.to_fraction(fixed.pi())
     coefficient = functools.partial(_hankel, order)
-    beyond, m = asymptotic(coefficient, two_over_pi, sanitized(a, far, FAR), w)
-    value = select(low, value, select(far, beyond, middle))
+    beyond, m = asymptotic(coefficient, two_over_pi, ex.sanitized(a, far, FAR), w)
+    value = ex.select(low, value, ex.select(far, beyond, middle))
     k = torch.where(low, k, torch.where(far, m, 0))
     # The power series give K_n itself, the others exp(x) K_n(x).
     factor = low if scaled else ~low
-    power = a if scaled else minus(a)
-    growth, e = exponential.scaled_exp(sanitized(power, factor, 0.0), w)
-    value = select(factor, ex.mul(value, growth), value)
-    out = leave(value, fmt, terms, k + torch.where(factor, e, 0))
+    power = a if scaled else ex.minus(a)
+    growth, e = exponential.scaled_exp(ex.sanitized(power, factor, 0.0), w)
+    value = ex.select(factor, ex.mul(value, growth), value)
+    out = ex.leave(value, fmt, terms, k + torch.where(factor, e, 0))
     end = torch.where(y[0] == 0, math.inf, torch.where(y[0] > 0, 0.0, math.nan))
-    return special(~good, end.to(fmt.dtype), out)
+    return ex.special(~good, end.to(fmt.dtype), out)
 
 
 def _asymptotic_error(e: Steps, order: int) -> float:
@@ -510,15 +490,15 @@ def spherical_bessel_j0(x: Components, fmt: Format, terms: int) -> Components:
 
     Relative to the result everywhere: the angle is reduced exactly whatever its size.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = (y[0].abs() >= working().tiny) & y[0].isfinite()
-    y = sanitized(y, good)
+    y = ex.sanitized(y, good)
     q, r, *_ = angles.rest_of(y, fmt, terms, w)
-    sine = signed(angles.Angle(r).one((q & 1) == 1), sign_of(q >= 2))
-    m, e = mantissa(head(y, w))
-    out = leave(ex.div(sine, m), fmt, terms, -e)
+    sine = ex.signed(angles.Angle(r).one((q & 1) == 1), ex.sign_of(q >= 2))
+    m, e = ex.mantissa(ex.head(y, w))
+    out = ex.leave(ex.div(sine, m), fmt, terms, -e)
     end = torch.where(x[0].isnan(), x[0], torch.where(x[0].isinf(), 0.0, 1.0))
-    return special(~good, end.to(fmt.dtype), out)
+    return ex.special(~good, end.to(fmt.dtype), out)
 
 
 @function(

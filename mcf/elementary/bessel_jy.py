@@ -33,15 +33,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import (
-    angles,
-    bessel,
-    fixed,
-    logarithm,
-    series,
-    tables,
-)
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import angles, bessel, fixed, logarithm, series, tables
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.declarations import COMPOSED, OSCILLATING
 from mcf.elementary.error_steps import Steps
@@ -57,21 +50,6 @@ from mcf.elementary.tables import (
     lookup,
     register_table,
     table,
-)
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
 )
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -344,7 +322,7 @@ def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, term
     row = (a[0] * (1 / math.pi) + _LEFT[kind, order]).floor().clamp(0, last).to(torch.int64)
     zeros = table(f"{kind}{order}_zeros", row.device)
     parts = parts_needed(fmt, given, terms)
-    return row, collected((*a, *(-entries(zeros[k], row) for k in range(parts))), terms)
+    return row, ex.collected((*a, *(-entries(zeros[k], row) for k in range(parts))), terms)
 
 
 def _hankel(order: int, odd: int) -> Callable[[int], Fraction]:
@@ -358,81 +336,81 @@ def _far(
 ) -> tuple[Components, Tensor]:
     """Return components and an exponent of J_n(a) or Y_n(a) for a >= 256."""
     sine, cosine = angles.sine_and_cosine(a, fmt, given, terms)
-    plus, difference = ex.add(cosine, sine), ex.add(sine, minus(cosine))
+    plus, difference = ex.add(cosine, sine), ex.add(sine, ex.minus(cosine))
     # Each order lags the previous one by a quarter turn, and Y lags J.
-    sides = (plus, difference, minus(plus), minus(difference))
+    sides = (plus, difference, ex.minus(plus), ex.minus(difference))
     along = order + (kind == "y")
     large, raised = a[0] > working().vast, working().raised
-    one = head((torch.ones_like(a[0]),), terms)
-    near = sanitized(head(a, terms), ~large, FAR)
-    inverse = sanitized(ex.div(one, near), ~large, 0.0)
+    one = ex.head((torch.ones_like(a[0]),), terms)
+    near = ex.sanitized(ex.head(a, terms), ~large, FAR)
+    inverse = ex.sanitized(ex.div(one, near), ~large, 0.0)
     square = ex.mul(inverse, inverse)
     p = series.polynomial(square, BITS, _hankel(order, 0))
     tail = series.polynomial(square, BITS, _hankel(order, 1), 9.0)
     first = series.scaled(inverse, 1 / 8)
     if order == 0:
-        first = minus(first)
+        first = ex.minus(first)
     else:
-        first = ex.mul(first, head((torch.full_like(a[0], 3.0),), terms))
+        first = ex.mul(first, ex.head((torch.full_like(a[0], 3.0),), terms))
     q_series = ex.mul(first, tail)
-    value = ex.add(ex.mul(p, sides[along]), minus(ex.mul(q_series, sides[along + 1])))
-    scaled = scale_all(head(a, terms), torch.where(large, -raised, 0))
+    value = ex.add(ex.mul(p, sides[along]), ex.minus(ex.mul(q_series, sides[along + 1])))
+    scaled = ex.scale_all(ex.head(a, terms), torch.where(large, -raised, 0))
     pi = constant(fixed.to_fraction(fixed.pi()), terms, a[0].device)
     return ex.div(value, ex.sqrt(ex.mul(scaled, pi))), torch.where(large, -raised // 2, 0)
 
 
 def _first(x: Components, fmt: Format, terms: int, order: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    sign = sign_of(torch.signbit(y[0]))
-    a = signed(y, sign)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    sign = ex.sign_of(torch.signbit(y[0]))
+    a = ex.signed(y, sign)
     good = (a[0] > 0) & a[0].isfinite()
-    a = sanitized(a, good)
+    a = ex.sanitized(a, good)
     far = a[0] >= FAR
-    row, v = _nearest("j", order, sanitized(a, ~far), fmt, terms, w)
+    row, v = _nearest("j", order, ex.sanitized(a, ~far), fmt, terms, w)
     value = _series(f"j{order}_series", row, v)
     if order == 0:
-        v = select(row == 0, head((torch.ones_like(a[0]),), w), v)
+        v = ex.select(row == 0, ex.head((torch.ones_like(a[0]),), w), v)
     # Scale first, since the product would lose the last components of a tiny number.
     faint = working().faint
     k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
-    value = ex.mul(value, scale_all(v, k))
-    beyond, m = _far("j", order, sanitized(a, far, FAR), fmt, terms, w)
-    out = leave(select(far, beyond, value), fmt, terms, torch.where(far, m, -k))
+    value = ex.mul(value, ex.scale_all(v, k))
+    beyond, m = _far("j", order, ex.sanitized(a, far, FAR), fmt, terms, w)
+    out = ex.leave(ex.select(far, beyond, value), fmt, terms, torch.where(far, m, -k))
     if order:
-        out = signed(out, sign.to(fmt.dtype))
+        out = ex.signed(out, sign.to(fmt.dtype))
     zero = y[0] if order else torch.ones_like(y[0])
-    return special(~good, torch.where(y[0] == 0, zero, math.nan).to(fmt.dtype), out)
+    return ex.special(~good, torch.where(y[0] == 0, zero, math.nan).to(fmt.dtype), out)
 
 
 def _second(x: Components, fmt: Format, terms: int, order: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = (y[0] > 0) & y[0].isfinite()
-    a = sanitized(y, good)
+    a = ex.sanitized(y, good)
     one = torch.ones_like(a[0])
     far = a[0] >= FAR
-    near = sanitized(a, ~far)
+    near = ex.sanitized(a, ~far)
     row, v = _nearest("y", order, near, fmt, terms, w)
     inverse = lookup(f"y{order}_inverses", row, w)
     # log(x / z); next to z it is log(1 + v / z).
     t = ex.mul(v, inverse)
     lift = torch.where(near[0] < working().small, working().raised, 0)
-    quotient = ex.mul(scale_all(head(near, w), lift), inverse)
+    quotient = ex.mul(ex.scale_all(ex.head(near, w), lift), inverse)
     close = t[0].abs() <= 0.5
-    floats = select(close, (one, *t), (*quotient, torch.zeros_like(one)))
-    lead = torch.where(close, collected((one, *t), 1)[0], quotient[0])
+    floats = ex.select(close, (one, *t), (*quotient, torch.zeros_like(one)))
+    lead = torch.where(close, ex.collected((one, *t), 1)[0], quotient[0])
     log, k = logarithm.scaled_log(floats, lead, w, 0, -lift)
-    first = ex.mul(scale_all(log, k), _series(f"y{order}_first", row, v))
+    first = ex.mul(ex.scale_all(log, k), _series(f"y{order}_first", row, v))
     two_over_pi = constant(2 / fixed.to_fraction(fixed.pi()), w, one.device)
     value = ex.add(ex.mul(first, two_over_pi), ex.mul(v, _series(f"y{order}_series", row, v)))
     e = torch.zeros_like(row)
     if order:
-        m, e = mantissa(head(near, w))
-        value = ex.add(ex.mul(head(near, w), value), ex.mul(t, two_over_pi))
+        m, e = ex.mantissa(ex.head(near, w))
+        value = ex.add(ex.mul(ex.head(near, w), value), ex.mul(t, two_over_pi))
         value, e = ex.div(value, m), -e
-    beyond, m_far = _far("y", order, sanitized(a, far, FAR), fmt, terms, w)
-    out = leave(select(far, beyond, value), fmt, terms, torch.where(far, m_far, e))
+    beyond, m_far = _far("y", order, ex.sanitized(a, far, FAR), fmt, terms, w)
+    out = ex.leave(ex.select(far, beyond, value), fmt, terms, torch.where(far, m_far, e))
     end = torch.where(y[0] == 0, -math.inf, math.nan)
-    return special(~good, end.to(fmt.dtype), out)
+    return ex.special(~good, end.to(fmt.dtype), out)
 
 
 _POINTS = 128

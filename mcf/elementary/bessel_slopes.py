@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import bessel, exponential, fixed, gamma, series
+from mcf.elementary import working as ex
 from mcf.elementary.bessel import below_one_error
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
@@ -35,19 +35,6 @@ from mcf.elementary.gamma_series import quotient, quotient_about
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
 from mcf.elementary.tables import Components, _rows, register_table, table
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    sanitized,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
-)
 from mcf.kernels.formats import Format
 
 # Coefficients of 1, x, x^2, ...
@@ -185,7 +172,7 @@ def _far(name: str, m: int, a: Components, terms: int) -> tuple[Components, Tens
     pi = fixed.to_fraction(fixed.pi())
     square = (2 * pi if name[0] == "i" else 2 / pi) / share**2
     value, k = bessel.asymptotic(functools.partial(hankel, name, m), square, a, terms)
-    normal, e = mantissa(head(a, terms))
+    normal, e = ex.mantissa(ex.head(a, terms))
     return ex.div(value, raised(normal, m)), k - m * e
 
 
@@ -193,7 +180,7 @@ def _polynomial(a: Polynomial, x: Components) -> Components:
     """Evaluate by Horner's rule; a monomial needs no additions."""
     lowest = next(k for k, c in enumerate(a) if c)
     *others, last = a[lowest:]
-    total = head((torch.full_like(x[0], float(last)),), len(x))
+    total = ex.head((torch.full_like(x[0], float(last)),), len(x))
     for c in reversed(others):
         total = ex.mul(total, x)
         total = ex.add(total, torch.full_like(x[0], float(c))) if c else total
@@ -202,16 +189,16 @@ def _polynomial(a: Polynomial, x: Components) -> Components:
 
 def _low(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of (-1)^m (exp(x) K_0(x))^(m), 0 < a <= 1."""
-    x = head(a, terms)
+    x = ex.head(a, terms)
     q, log_x = series.scaled(ex.mul(x, x), 0.25), gamma.log_of(a, terms)
     parts = (
         ex.mul(_polynomial(factor, x), bessel.power_series(order, q, log_x))
         for order, factor in enumerate(factors("k0e", m))
     )
-    normal, e = mantissa(x)
+    normal, e = ex.mantissa(x)
     value = ex.div(ex.add(*parts), raised(normal, m))
     growth, j = exponential.scaled_exp(a, terms)
-    return signed(ex.mul(value, growth), torch.full_like(x[0], (-1.0) ** m)), j - m * e
+    return ex.signed(ex.mul(value, growth), torch.full_like(x[0], (-1.0) ** m)), j - m * e
 
 
 def _nodes(name: str, m: int) -> series.Nodes:
@@ -219,29 +206,29 @@ def _nodes(name: str, m: int) -> series.Nodes:
 
 
 def _first(x: Components, fmt: Format, terms: int, order: int, m: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     down = torch.signbit(y[0])
-    a = signed(y, sign_of(down))
+    a = ex.signed(y, ex.sign_of(down))
     good = (a[0] > 0) & (a[0] <= float(working().format.max))
-    a = sanitized(a, good)
+    a = ex.sanitized(a, good)
     far = a[0] >= bessel.FAR
-    near, name = sanitized(a, ~far), f"i{order}e"
+    near, name = ex.sanitized(a, ~far), f"i{order}e"
     value = _nodes(name, m).at(near, w)
     if order:
         zero = table(f"{name}_{m}_zero", near[0].device)
         parts = tuple(-zero[j].expand(near[0].shape) for j in range(PARTS))
-        value = ex.mul(value, collected((*near, *parts), w))
-    beyond, k = _far(name, m, sanitized(a, far, bessel.FAR), w)
-    value, k = select(far, beyond, value), torch.where(far, k, 0)
+        value = ex.mul(value, ex.collected((*near, *parts), w))
+    beyond, k = _far(name, m, ex.sanitized(a, far, bessel.FAR), w)
+    value, k = ex.select(far, beyond, value), torch.where(far, k, 0)
     most = -working().bottom
-    out = leave(value, fmt, terms, k.clamp(-most, most))
+    out = ex.leave(value, fmt, terms, k.clamp(-most, most))
     # For -x the derivative of exp(-x) I_n(x) is multiplied by (-1)^(n + m).
     side = torch.where(down, (-1.0) ** order, (-1.0) ** m).to(fmt.dtype)
-    out = signed(out, side)
+    out = ex.signed(out, side)
     end = torch.where(y[0].isnan(), y[0], 0.0)
     if (order + m) % 2 == 0:
         end = torch.where(y[0] == 0, _at_zero(order, m), end)
-    return special(~good, end.to(fmt.dtype), out)
+    return ex.special(~good, end.to(fmt.dtype), out)
 
 
 def _at_zero(order: int, m: int) -> float:
@@ -252,19 +239,19 @@ def _at_zero(order: int, m: int) -> float:
 
 
 def _second(x: Components, fmt: Format, terms: int, m: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = (y[0] > 0) & (y[0] <= float(working().format.max))
-    a = sanitized(y, good)
+    a = ex.sanitized(y, good)
     low, far = a[0] < 1.0, a[0] >= bessel.FAR
-    value, k = _low(m, sanitized(a, low), w)
-    middle = _nodes("k0e", m).at(sanitized(a, ~(low | far)), w)
-    beyond, j = _far("k0e", m, sanitized(a, far, bessel.FAR), w)
-    value = select(low, value, select(far, beyond, middle))
+    value, k = _low(m, ex.sanitized(a, low), w)
+    middle = _nodes("k0e", m).at(ex.sanitized(a, ~(low | far)), w)
+    beyond, j = _far("k0e", m, ex.sanitized(a, far, bessel.FAR), w)
+    value = ex.select(low, value, ex.select(far, beyond, middle))
     k, most = torch.where(low, k, torch.where(far, j, 0)), -working().bottom
     sign = torch.full_like(a[0], (-1.0) ** m)
-    out = signed(leave(value, fmt, terms, k.clamp(-most, most)), sign.to(fmt.dtype))
+    out = ex.signed(ex.leave(value, fmt, terms, k.clamp(-most, most)), sign.to(fmt.dtype))
     end = torch.where(y[0] == 0, math.inf, torch.where(y[0] > 0, 0.0, math.nan))
-    return special(~good, (end * sign).to(fmt.dtype), out)
+    return ex.special(~good, (end * sign).to(fmt.dtype), out)
 
 
 def slope_error(e: Steps, name: str, m: int) -> tuple[float, float]:

@@ -16,39 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, fixed
+from mcf.elementary import working as ex
 from mcf.elementary.declarations import OBSERVED
-from mcf.elementary.error import (
-    gauss_error,
-    half_root,
-    lifted,
-    normal_cdf_error,
-    tail,
-)
+from mcf.elementary.error import gauss_error, half_root, lifted, normal_cdf_error, tail
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient, quotient_about
 from mcf.elementary.hyperbolic import logistic, sigmoid_error
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, _rows, _table, constant, table
-from mcf.elementary.working import (
-    INTEGERS,
-    collected,
-    enter,
-    head,
-    leave,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-    two_sum,
-    working_terms,
-)
 from mcf.kernels.formats import FP32, FP64, Format
 
 # Floats of the zero of gelu's slope; bits and coefficients used to compute the table.
@@ -100,9 +77,9 @@ def gelu_1_zero() -> Tensor:
 
 def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
     """Replace results for zeros, infinities and NaN: the argument itself, or -0 for x < 0."""
-    out = special(x[0] == 0, x[0], out)
-    out = select(good | (x[0] < 0), out, head(x, len(out)))
-    return special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
+    out = ex.special(x[0] == 0, x[0], out)
+    out = ex.select(good | (x[0] < 0), out, ex.head(x, len(out)))
+    return ex.special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
 
 
 # The coefficient of the cube, which the definition writes in decimal.
@@ -120,10 +97,10 @@ def _tanh_argument(x: Components, count: int) -> Components:
     rest is 2**-5 of a smaller sum. There are at most 8 floats, 5 in float32.
     """
     width = working().format
-    bits = INTEGERS[width]
+    bits = ex.INTEGERS[width]
     assert width.dtype is not None
     h = (x[0].view(bits) & -(1 << (width.p - _LEADING[width]))).view(width.dtype)
-    rest = collected((x[0] - h, *x[1:count]), count)
+    rest = ex.collected((x[0] - h, *x[1:count]), count)
     root = 2 * fixed.to_fraction(fixed.root(fixed.quotient(2 * fixed.ONE, fixed.pi())))
     linear, cubic = (constant(c, count + 1, h.device) for c in (root, root * _CUBE))
     # (h + rest)^3 - h^3 = rest (3 h^2 + rest (3 h + rest)).
@@ -133,12 +110,12 @@ def _tanh_argument(x: Components, count: int) -> Components:
     cube = h * h * h
     for c, power_of_h in ((linear, h), (cubic, cube)):
         small = ex.add(small, ex.mul(c[1:], power_of_h))
-    (a, a_low), (b, b_low) = two_prod(linear[0], h), two_prod(cubic[0], cube)
-    top, low = two_sum(a, b)
-    top, next_low = two_sum(top, small[0])
+    (a, a_low), (b, b_low) = ex.two_prod(linear[0], h), ex.two_prod(cubic[0], cube)
+    top, low = ex.two_sum(a, b)
+    top, next_low = ex.two_sum(top, small[0])
     lower = (next_low, low, a_low, b_low, *small[1:])
     # In float32 the exponential accepts no more floats.
-    return (top, *(lower if width is FP64 else collected(lower, 4)))
+    return (top, *(lower if width is FP64 else ex.collected(lower, 4)))
 
 
 def gelu_error(e: Steps) -> float:
@@ -165,16 +142,16 @@ def gelu(x: Components, fmt: Format, terms: int) -> Components:
 
     x (1 + erf(x / sqrt(2))) / 2 = x - x c for x > 0 and x c below, c = erfc(|x|/sqrt(2)) / 2.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     down = torch.signbit(y[0])
     good = y[0].abs() <= working().gauss_far
-    y = sanitized(y, good)
-    a = signed(y, sign_of(down))
+    y = ex.sanitized(y, good)
+    a = ex.signed(y, ex.sign_of(down))
     c, e = tail(a, w)
-    v, lift = lifted(head(y, w))
+    v, lift = lifted(ex.head(y, w))
     below = ex.mul(v, c)
-    above = ex.mul(v, ex.add(minus(scale_all(c, e)), torch.ones_like(a[0])))
-    out = leave(select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
+    above = ex.mul(v, ex.add(ex.minus(ex.scale_all(c, e)), torch.ones_like(a[0])))
+    out = ex.leave(ex.select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
     return _gelu_beyond(x, good, out)
 
 
@@ -190,32 +167,32 @@ def gelu_tanh(x: Components, fmt: Format, terms: int) -> Components:
 
     It is computed as x times the logistic function of twice the argument of tanh.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = y[0].abs() <= working().tanh_far
-    y = sanitized(y, good)
-    v, lift = lifted(head(y, w))
-    s, k = logistic(_tanh_argument(head(y, w), w), w)
-    out = leave(ex.mul(v, s), fmt, terms, k - lift)
+    y = ex.sanitized(y, good)
+    v, lift = lifted(ex.head(y, w))
+    s, k = logistic(_tanh_argument(ex.head(y, w), w), w)
+    out = ex.leave(ex.mul(v, s), fmt, terms, k - lift)
     return _gelu_beyond(x, good, out)
 
 
 @function("x", auxiliary=True, bound=gelu_1_error)
 def gelu_1(x: Components, fmt: Format, terms: int) -> Components:
     """Return the derivative of x Phi(x); relative error also next to its zero at -0.7518."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = y[0].abs() <= working().gauss_far
-    y = sanitized(y, good)
+    y = ex.sanitized(y, good)
     down = y[0] < 0
-    a = signed(y, sign_of(down))
+    a = ex.signed(y, ex.sign_of(down))
     side = constant(half_root(), w, a[0].device)
-    value = _NODES.at(ex.mul(head(a, w), side), w)
+    value = _NODES.at(ex.mul(ex.head(a, w), side), w)
     zero = table("gelu_1_zero", a[0].device)
     parts = tuple(-zero[j].expand(a[0].shape) for j in range(PARTS))
-    value = ex.mul(value, collected((*a, *parts), w))
+    value = ex.mul(value, ex.collected((*a, *parts), w))
     g, e = error.gauss(a, w, 1)
     factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
     value = ex.mul(value, ex.mul(g, constant(factor, w, a[0].device)))
-    above = ex.add(scale_all(value, e), torch.ones_like(a[0]))
-    out = leave(select(down, minus(value), above), fmt, terms, torch.where(down, e, 0))
+    above = ex.add(ex.scale_all(value, e), torch.ones_like(a[0]))
+    out = ex.leave(ex.select(down, ex.minus(value), above), fmt, terms, torch.where(down, e, 0))
     beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, exponential, fixed, logarithm, series
+from mcf.elementary import working as ex
 from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
@@ -28,22 +28,6 @@ from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, _rows, _table, constant
-from mcf.elementary.working import (
-    beside,
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-    working_terms,
-)
 from mcf.kernels.formats import Format
 
 # Up to NEAR the table is used: 32 intervals.
@@ -96,7 +80,7 @@ _NODES = series.Nodes("erfinv_series", 0, DEGREES)
 def _taylor(a: Components, terms: int) -> Components:
     """Return erfinv(a) / a for 0 <= a <= 1/2."""
     j = (a[0] * 64).floor().clamp(0, STEPS - 1)
-    v = series.scaled(beside(a, (j + 0.5) * (1 / 64), terms), 128.0)
+    v = series.scaled(ex.beside(a, (j + 0.5) * (1 / 64), terms), 128.0)
     return _NODES.about(j.to(torch.int64), v)
 
 
@@ -128,37 +112,37 @@ def _inverted(x: Tensor, d: Components) -> Components:
     def needed(n: int) -> int:
         return min(terms, -int(-(wanted - start_bits * (n - 1)) // p))
 
-    square = two_prod(x, x)
+    square = ex.two_prod(x, x)
     last = max(n for n in range(1, 9) if needed(n) > 0)
     total: Components = ()
     for n in range(last, 2, -1):
         count = needed(n)
         numerators, divisor = _INVERSE[n]
-        z = head(square, count)
-        c: Components = head((torch.full_like(x, float(numerators[-1])),), count)
+        z = ex.head(square, count)
+        c: Components = ex.head((torch.full_like(x, float(numerators[-1])),), count)
         for m in reversed(numerators[:-1]):
             c = ex.add(ex.mul(c, z), torch.full_like(x, float(m)))
         if n % 2 == 0:
             c = ex.mul(c, x)
         c = ex.mul(c, constant(Fraction(1, divisor), count, x.device))
         if total:
-            c = ex.add(c, ex.mul(head(total, count), d[:count]))
+            c = ex.add(c, ex.mul(ex.head(total, count), d[:count]))
         total = c
     count = needed(2)
-    second = head((x,), count)
+    second = ex.head((x,), count)
     if total:
-        second = ex.add(ex.mul(head(total, count), d[:count]), x)
-    tail = ex.mul(ex.mul(head(second, terms), d), d)
+        second = ex.add(ex.mul(ex.head(total, count), d[:count]), x)
+    tail = ex.mul(ex.mul(ex.head(second, terms), d), d)
     return ex.add(ex.add(tail, d), x)
 
 
 def _beyond(q: Components, terms: int) -> Components:
     """Return the inverse of erfc at 0 < q <= 1/2."""
-    m, e = mantissa(q)
+    m, e = ex.mantissa(q)
     x = start(m[0], e)
-    w = error.erfcx_near(head((x,), terms))
-    growth, k = exponential.scaled_exp(two_prod(x, x), terms)
-    gauss = scale_all(ex.mul(m, growth), e + k)
+    w = error.erfcx_near(ex.head((x,), terms))
+    growth, k = exponential.scaled_exp(ex.two_prod(x, x), terms)
+    gauss = ex.scale_all(ex.mul(m, growth), e + k)
     half_root = 1 / fixed.to_fraction(fixed.two_over_root_pi())
     d = ex.mul(ex.add(w, series.scaled(gauss, -1.0)), constant(half_root, terms, x.device))
     return _inverted(x, d)
@@ -221,23 +205,23 @@ def erfinv(x: Components, fmt: Format, terms: int) -> Components:
 
     The error is relative to the result, also for 1 - |x| as small as components hold.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    sign = sign_of(torch.signbit(y[0]))
-    a = signed(y, sign)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    sign = ex.sign_of(torch.signbit(y[0]))
+    a = ex.signed(y, sign)
     one = torch.ones_like(a[0])
     inside = (a[0] > 0) & (a[0] <= 1.0)
-    a = sanitized(a, inside, 0.25)
-    q = collected((one, *series.scaled(a, -1.0)), w)
+    a = ex.sanitized(a, inside, 0.25)
+    q = ex.collected((one, *series.scaled(a, -1.0)), w)
     good, near = inside & (q[0] > 0), a[0] < NEAR
-    v = sanitized(head(a, w), near, 0.25)
+    v = ex.sanitized(ex.head(a, w), near, 0.25)
     # Scale first, since the product would lose the last components of a tiny number.
     lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
-    inner = ex.mul(scale_all(v, lift), _taylor(v, w))
-    outer = _beyond(sanitized(q, good & ~near, 0.25), w)
-    out = leave(select(near, inner, outer), fmt, terms, -lift)
-    out = signed(out, sign.to(fmt.dtype))
+    inner = ex.mul(ex.scale_all(v, lift), _taylor(v, w))
+    outer = _beyond(ex.sanitized(q, good & ~near, 0.25), w)
+    out = ex.leave(ex.select(near, inner, outer), fmt, terms, -lift)
+    out = ex.signed(out, sign.to(fmt.dtype))
     edge = torch.where(inside & (q[0] == 0), sign * math.inf, math.nan).to(fmt.dtype)
-    return special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
+    return ex.special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
 
 
 @function(
@@ -254,23 +238,23 @@ def ndtri(x: Components, fmt: Format, terms: int) -> Components:
     sqrt(2) erfinv(2 x - 1), where 2 x - 1 and 1 - x are exact sums: the error is relative to the
     result, also next to 1/2, and for x and 1 - x as small as components hold.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     one = torch.ones_like(y[0])
     inside = (y[0] > 0) & (y[0] <= 1.0)
-    twice = series.scaled(sanitized(y, inside, 0.25), 2.0)
-    a = collected((-one, *twice), w)
+    twice = series.scaled(ex.sanitized(y, inside, 0.25), 2.0)
+    a = ex.collected((-one, *twice), w)
     down = a[0] < 0
-    a = signed(a, sign_of(down))
-    above = collected((one * 2.0, *series.scaled(twice, -1.0)), w)
-    q = select(down, head(twice, w), above)
+    a = ex.signed(a, ex.sign_of(down))
+    above = ex.collected((one * 2.0, *series.scaled(twice, -1.0)), w)
+    q = ex.select(down, ex.head(twice, w), above)
     good, near = inside & (q[0] > 0), a[0] < NEAR
-    v = sanitized(a, near, 0.25)
+    v = ex.sanitized(a, near, 0.25)
     lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
-    inner = ex.mul(scale_all(v, lift), _taylor(v, w))
-    outer = _beyond(sanitized(q, good & ~near, 0.25), w)
+    inner = ex.mul(ex.scale_all(v, lift), _taylor(v, w))
+    outer = _beyond(ex.sanitized(q, good & ~near, 0.25), w)
     root = constant(fixed.to_fraction(fixed.root(2 * fixed.ONE)), w, one.device)
-    out = leave(ex.mul(select(near, inner, outer), root), fmt, terms, -lift)
-    out = signed(out, sign_of(down).to(fmt.dtype))
+    out = ex.leave(ex.mul(ex.select(near, inner, outer), root), fmt, terms, -lift)
+    out = ex.signed(out, ex.sign_of(down).to(fmt.dtype))
     edge = torch.where(inside & (q[0] == 0), math.inf, math.nan)
     edge = torch.where(y[0] == 0, -math.inf, edge)
-    return special(~good, torch.where(x[0].isnan(), x[0], edge.to(fmt.dtype)), out)
+    return ex.special(~good, torch.where(x[0].isnan(), x[0], edge.to(fmt.dtype)), out)

@@ -21,12 +21,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
-from mcf.elementary import (
-    gamma,
-    gamma_series,
-    series,
-)
+from mcf.elementary import gamma, gamma_series, series
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.error_steps import Errors, Steps
 from mcf.elementary.format import working
@@ -35,20 +31,6 @@ from mcf.elementary.gamma_series import Series, bernoulli
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
 from mcf.elementary.tables import Components, _rows, constant, register_table
-from mcf.elementary.working import (
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
-)
 from mcf.kernels.formats import Format
 
 # The highest order; beyond it functions fall too fast for the intervals of the tables.
@@ -167,53 +149,53 @@ def tiny_below(m: int) -> float:
 
 def _evaluated(x: Components, fmt: Format, terms: int, m: int, *, zeta: bool) -> Components:
     """Return f(x), or zeta(m + 1, x) = f(x) / m!."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     at = gamma.argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
-    far = head(sanitized(at.z, at.far, gamma.FAR), w)
+    far = ex.head(ex.sanitized(at.z, at.far, gamma.FAR), w)
     inverse = gamma.inverse_of(far, w)
     square = ex.mul(inverse, inverse)
     tail = series.polynomial(square, gamma.STIRLING_BITS, functools.partial(stirling, m), 8.0)
     rest = ex.mul(_times(square, m * (m + 1)), gamma.part_of(12, tail))
     rest = ex.add(_times(inverse, Fraction(m, 2)), rest)
-    normal, e = mantissa(far)
+    normal, e = ex.mantissa(far)
     beyond = ex.div(_times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
-    near = sanitized(at.z, ~at.far)
+    near = ex.sanitized(at.z, ~at.far)
     value = _nodes(m).at(near, w)
-    value = select(at.far, beyond, value)
+    value = ex.select(at.far, beyond, value)
     f = gamma.beside_whole(at.x, w)
     low = at.low & ~at.down
     shifted = low | at.down
     # The base of the power: |x| up to 1/2, else s / pi, and next to poles r.
-    size = head(signed(at.x, sign_of(at.down)), w)
-    r = select(low, size, head(f.r, w))
+    size = ex.head(ex.signed(at.x, ex.sign_of(at.down)), w)
+    r = ex.select(low, size, ex.head(f.r, w))
     lift = torch.where(f.tiny & ~low, working().angle_lift, 0)
     tiny = shifted & ((r[0] < tiny_below(m)) | (lift > 0))
-    part, k = mantissa(sanitized(r, tiny))
-    below = select(tiny, part, select(low, sanitized(r, low), f.sine))
+    part, k = ex.mantissa(ex.sanitized(r, tiny))
+    below = ex.select(tiny, part, ex.select(low, ex.sanitized(r, low), f.sine))
     plain = low | tiny
-    above = select(plain, head((one,), w), head(gamma.pi(w, one), w))
-    factor = select(plain, _number(math.factorial(m), head((one,), w)), _weight(m, f.cosine))
+    above = ex.select(plain, ex.head((one,), w), ex.head(gamma.pi(w, one), w))
+    factor = ex.select(plain, _number(math.factorial(m), ex.head((one,), w)), _weight(m, f.cosine))
     step = ex.mul(raised(ex.div(above, below), m + 1), factor)
     if m % 2 == 0:
-        step = signed(step, torch.where(at.down, f.sign, 1.0))
+        step = ex.signed(step, torch.where(at.down, f.sign, 1.0))
     most = -working().bottom
-    flat = scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-most))
+    flat = ex.scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-most))
     if m % 2:
-        flat = select(low, flat, minus(flat))
-    joined = ex.add(flat, sanitized(step, ~tiny))
-    value = select(shifted, select(tiny, step, joined), value)
+        flat = ex.select(low, flat, ex.minus(flat))
+    joined = ex.add(flat, ex.sanitized(step, ~tiny))
+    value = ex.select(shifted, ex.select(tiny, step, joined), value)
     exponents = torch.where(tiny, (m + 1) * (lift - k), torch.where(at.far & ~shifted, -m * e, 0))
     if zeta:
         value = _times(value, Fraction(1, math.factorial(m)))
-    out = leave(value, fmt, terms, exponents.clamp(-most, most))
+    out = ex.leave(value, fmt, terms, exponents.clamp(-most, most))
     # NaN is not negated: whether that changes its sign depends on the executor.
     if m % 2 == 0 and not zeta:
-        out = minus(out)
+        out = ex.minus(out)
     limit = 1.0 if m % 2 or zeta else -1.0
     pole = torch.where(x[0] == math.inf, 0.0 * limit, limit * math.inf)
     pole = torch.where(x[0].isnan(), x[0], pole)
-    return special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
+    return ex.special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
 
 
 def polygamma_error(e: Steps, m: int, *, zeta: bool = False) -> Errors:

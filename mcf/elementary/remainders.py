@@ -16,20 +16,11 @@ from torch import Tensor
 from mcf.convert.few import ratio, rows
 from mcf.convert.numbers import nearest
 from mcf.elementary import fused
+from mcf.elementary import working as ex
 from mcf.elementary.format import working
 from mcf.elementary.fused import Step
 from mcf.elementary.operator import function
 from mcf.elementary.tables import TERMS, Components
-from mcf.elementary.working import (
-    collected,
-    enter,
-    minus,
-    sanitized,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-)
 from mcf.kernels.formats import Format
 
 # Smaller CPU inputs use integers: compiling a kernel takes some seconds.
@@ -62,7 +53,7 @@ def modulo(
 
 def _less(x: Components, q: Tensor, y: Components) -> Components:
     """Return floats whose sum is x - q y exactly."""
-    return (*x, *(-t for c in y for t in two_prod(c, q)))
+    return (*x, *(-t for c in y for t in ex.two_prod(c, q)))
 
 
 def exactly(arguments: tuple[Components, ...], towards_zero: bool) -> Components:
@@ -75,17 +66,17 @@ def exactly(arguments: tuple[Components, ...], towards_zero: bool) -> Components
     x, y = arguments
     width = working()
     down, other = torch.signbit(x[0]), torch.signbit(x[0]) ^ torch.signbit(y[0])
-    a, b = signed(x, sign_of(down)), signed(y, sign_of(torch.signbit(y[0])))
+    a, b = ex.signed(x, ex.sign_of(down)), ex.signed(y, ex.sign_of(torch.signbit(y[0])))
     usual = (a[0] < 1 / width.low) & (b[0] < 1 / width.low) & (b[0] > width.low)
     for c in b[1:]:
         usual = usual & ((c == 0) | (c.abs() > width.low))
-    a, b = sanitized(a, usual), sanitized(b, usual)
+    a, b = ex.sanitized(a, usual), ex.sanitized(b, usual)
     q = (a[0] / b[0]).floor()
     usual = usual & (q < 2.0 ** (width.format.p - 3))
     q = torch.where(usual, q, 0.0)
     floats = _less(a, q, b)
-    (first,) = collected(floats, 1)
-    (beyond,) = collected((*floats, *minus(b)), 1)
+    (first,) = ex.collected(floats, 1)
+    (beyond,) = ex.collected((*floats, *ex.minus(b)), 1)
     under, over = first < 0, beyond >= 0
     q = torch.where(under, q - 1.0, torch.where(over, q + 1.0, q))
     if not towards_zero:
@@ -93,19 +84,19 @@ def exactly(arguments: tuple[Components, ...], towards_zero: bool) -> Components
         some = (first != 0) & (beyond != 0)
         q = torch.where(other & some, q + 1.0, q)
     floats = _less(a, q, b)
-    found = collected(floats, TERMS)
+    found = ex.collected(floats, TERMS)
     if len(y) > 2:
-        (rest,) = collected((*floats, *minus(found)), 1)
+        (rest,) = ex.collected((*floats, *ex.minus(found)), 1)
     else:
         # If the last component is zero the others are the exact result.
         rest = found[-1]
     known = usual & (rest == 0)
-    return (*signed(found, sign_of(down)), q * sign_of(other), known.to(found[0].dtype))
+    return (*ex.signed(found, ex.sign_of(down)), q * ex.sign_of(other), known.to(found[0].dtype))
 
 
 def _of(towards_zero: bool) -> Step:
     def compute(arguments: tuple[Components, ...], fmt: Format, count: int) -> Components:
-        x, y = (enter(v, fmt) for v in arguments)
+        x, y = (ex.enter(v, fmt) for v in arguments)
         return exactly((x, y), towards_zero)
 
     name = "truncated_remainder" if towards_zero else "floored_remainder"
@@ -124,7 +115,7 @@ def _modulo(
     *exact, _, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
     first, *lower = with_sign(torch.ops.mcf.convert(exact, fmt.dtype, terms), x)
     undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
-    out = special(undefined, math.nan, (first, *lower))
+    out = ex.special(undefined, math.nan, (first, *lower))
     (at,) = ((known == 0) & ~undefined).nonzero(as_tuple=True)
     if len(at) == 0:
         return out

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import working as ex
 from mcf.elementary.format import working
 from mcf.elementary.tables import TERMS, Components, constant, lookup
-from mcf.elementary.working import beside, exponent, head, power
 from mcf.kernels.formats import format_of
 
 # Bits beyond the working precision, so that roundings of high terms do not accumulate.
@@ -51,7 +50,7 @@ def polynomial(
         product, after = ex.mul(total, x[:terms]), c
         c, terms = coefficients.pop()
         step = add(terms) and falling(c, after, bits)
-        total = (ex.absorb if step else ex.add)(constant(c, terms, device), head(product, terms))
+        total = (ex.absorb if step else ex.add)(constant(c, terms, device), ex.head(product, terms))
     return total
 
 
@@ -105,7 +104,7 @@ def at_node(
         product = ex.mul(total, v[: len(total)])
         count = needed(k)
         add = ex.absorb if absorbed(k, count, first) else ex.add
-        total = add(coefficient(k, count), head(product, count))
+        total = add(coefficient(k, count), ex.head(product, count))
     return total
 
 
@@ -148,15 +147,15 @@ class Nodes(NamedTuple):
     def at(self, z: Components, terms: int) -> Components:
         """Evaluate the series at the nearest node for an expansion z."""
         if self.first is None:
-            octave = (exponent(z[0]) + 1).clamp(0, self.octaves - 1)
+            octave = (ex.exponent(z[0]) + 1).clamp(0, self.octaves - 1)
             below = (octave - 1).clamp(min=0)
-            width, start = power(below - 5), torch.where(octave == 0, 0.0, power(below))
+            width, start = ex.power(below - 5), torch.where(octave == 0, 0.0, ex.power(below))
         else:
-            octave = exponent(z[0]).clamp(self.first, self.first + self.octaves - 1)
-            start = power(octave)
+            octave = ex.exponent(z[0]).clamp(self.first, self.first + self.octaves - 1)
+            start = ex.power(octave)
             width = start * (1 / STEPS)
         j = ((z[0] - start) / width).floor().clamp(0, STEPS - 1)
-        v = beside(z, start + width * (j + 0.5), terms)
+        v = ex.beside(z, start + width * (j + 0.5), terms)
         v = tuple(c * (2.0 / width) for c in v)
         row = octave if self.first is None else octave - self.first
         return self.about(row * STEPS + j.to(torch.int64), v)

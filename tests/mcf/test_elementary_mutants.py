@@ -18,7 +18,6 @@ import torch
 import mcf.elementary
 from mcf.elementary import (
     angles,
-    arithmetic,
     error,
     exponential,
     gelu_forms,
@@ -26,6 +25,7 @@ from mcf.elementary import (
     series,
     tables,
     trigonometric,
+    working,
 )
 from mcf.elementary.function_bounds import FUNCTIONS, bound
 from mcf.elementary.tables import Components
@@ -70,14 +70,14 @@ both = pytest.mark.parametrize("terms", [2, 4])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_products_without_their_last_component(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every function: four components have none to spare."""
-    whole = arithmetic.mul
+    whole = working.mul
 
     def mul(*arguments: Any) -> Components:
         product = whole(*arguments)
         return _cut(product, 4) if len(product) == 4 else product
 
     assert not _fails(name, terms=4)
-    monkeypatch.setattr(arithmetic, "mul", mul)
+    monkeypatch.setattr(working, "mul", mul)
     assert _fails(name, terms=4)
 
 

@@ -197,11 +197,11 @@ MUTANTS: list[tuple[str, Any, str, Change]] = [
     ("k0e_2", bessel_slopes, "factors", always(((0, 0, 2), (1, -1)))),
     *((name, *mutant) for name in ("erfcx", "log_ndtr") for mutant in (
         (error, "asymptotic", _asymptotic), (series, "lookup", cut), (error, "constant", cut),
-        (error, "two_prod", lambda whole: lambda a, b: (a * b, torch.zeros_like(a))),
+        (error.ex, "two_prod", lambda whole: lambda a, b: (a * b, torch.zeros_like(a))),
     )),
     ("ndtri", series, "lookup", cut),
     ("ndtri", inverse_error, "constant", cut),
-    ("ndtri", inverse_error, "collected", lambda whole: lambda x, terms: whole(x[:2], terms)),
+    ("ndtri", inverse_error.ex, "collected", lambda whole: lambda x, terms: whole(x[:2], terms)),
     ("polygamma_5", series, "lookup", cut),
     ("polygamma_5", polygamma, "_times", cut),
     ("polygamma_5", polygamma, "raised", cut),
