@@ -15,15 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import angles, fixed, gamma_series, logarithm, series
+from mcf.elementary import angles, fixed, logarithm, series
 from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.error_steps import Errors, Steps
 from mcf.elementary.format import working
-from mcf.elementary.gamma_series import bernoulli, log_two_pi
+from mcf.elementary.gamma_series import bernoulli, log_two_pi, nodes_of
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, constant, table
+from mcf.elementary.tables import Components, constant
 from mcf.kernels.formats import FP64, Format
 
 # From here on Stirling's series is used.
@@ -113,11 +113,6 @@ def pi(terms: int, like: Tensor) -> Components:
 
 # -log2 of the square of 1 / FAR.
 STIRLING_BITS = 12.0
-
-
-def nodes_of(name: str) -> series.Nodes:
-    """Return a table for 1/2 <= z < 64."""
-    return series.Nodes(name, gamma_series.OCTAVES, gamma_series.DEGREES, gamma_series.FIRST)
 
 
 def stirling(k: int, j: int) -> Fraction:
@@ -296,11 +291,10 @@ def digamma(x: Components, fmt: Format, terms: int) -> Components:
     beyond = ex.add(log_of(far, w), ex.minus(small))
     near = ex.sanitized(at.z, ~at.far)
     value = nodes_of("digamma_series").at(near, w)
-    zero = table("digamma_zero", one.device)
-    parts = tuple(-zero[j].expand(one.shape) for j in range(8))
     size = ex.signed(at.x, ex.sign_of(at.down))
     lead = torch.where(at.low | at.down, one, 0.0)
-    value = ex.mul(value, ex.collected((*ex.sanitized(size, ~at.far), lead, *parts), w))
+    near = (*ex.sanitized(size, ~at.far), lead)
+    value = ex.mul(value, series.less_zero("digamma_zero", near, w))
     value = ex.select(at.far, beyond, value)
     # Between 0 and 1/2 subtract 1/x, by recurrence.
     f = beside_whole(at.x, w)

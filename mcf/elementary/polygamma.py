@@ -27,10 +27,10 @@ from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.error_steps import Errors, Steps
 from mcf.elementary.format import working
 from mcf.elementary.gamma import angle_error
-from mcf.elementary.gamma_series import Series, bernoulli
+from mcf.elementary.gamma_series import bernoulli, derived
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
-from mcf.elementary.tables import Components, _rows, constant, register_table
+from mcf.elementary.tables import Components, constant, register_table, table_of
 from mcf.kernels.formats import Format
 
 # The highest order; beyond it functions fall too fast for the intervals of the tables.
@@ -68,7 +68,7 @@ def degrees(m: int, bits: float | None = None) -> int:
 
 
 def _nodes(m: int) -> series.Nodes:
-    table = gamma.nodes_of(f"polygamma_{m}_series")
+    table = gamma_series.nodes_of(f"polygamma_{m}_series")
     return table._replace(degrees=degrees(m), spare=spare(m), steep=steep(m))
 
 
@@ -76,22 +76,12 @@ def _bits(m: int) -> int:
     return 440 + 8 * max(0, m - _FEW)
 
 
-@functools.cache
-def _series(bits: int, count: int) -> list[list[int]]:
-    """Return coefficients of log Gamma at each node, in v = (x - node) / half."""
-    found = Series(bits)
-    return [found.log_gamma(c, half, count) for c, half in gamma_series.nodes()]
-
-
 def _table_of(m: int) -> Tensor:
     """Return coefficients of (-1)^(m+1) psi^(m)(x)."""
-    rows, count = [], degrees(m)
+    count = degrees(m)
     length = 44 + _FEW + 1 if m <= _FEW else count + m + 1
-    for found, (_, half) in zip(_series(_bits(m), length), gamma_series.nodes(), strict=True):
-        unit = half ** (m + 1)
-        slopes = enumerate(found[m + 1 : m + 1 + count])
-        rows += [int((-1) ** (m + 1) * math.perm(k + m + 1, m + 1) * s / unit) for k, s in slopes]
-    return _rows([(c, 1 << _bits(m)) for c in rows])
+    rows = gamma_series.log_gamma_rows(_bits(m), length)
+    return table_of((derived(row, m + 1, half, count) for row, _, half in rows), _bits(m))
 
 
 def stirling(m: int, j: int) -> Fraction:
@@ -240,16 +230,12 @@ def _weight_error(e: Steps, m: int, cosine: float, whole: float) -> float:
 
 @functools.cache
 def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
-    def compute(x: Components, fmt: Format, terms: int) -> Components:
-        return _evaluated(x, fmt, terms, m, zeta=zeta)
-
-    compute.__name__ = name
     what = (
         f"Hurwitz's zeta function, 1/x^{m + 1} + 1/(x + 1)^{m + 1} + ..."
         if zeta
         else f"The derivative of order {m + 1} of log Gamma(x)"
     )
-    compute.__doc__ = f"""{what}; infinite at its poles.
+    doc = f"""{what}; infinite at its poles.
 
     Of positive x relative to the result. Below zero the terms of the series have different signs
     for even m = {m}, and the error is relative to the sum of their magnitudes 1/|x + k|^{m + 1},
@@ -258,11 +244,13 @@ def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
     register_table(f"polygamma_{m}_series", functools.partial(_table_of, m))
     return function(
         "x",
+        called=name,
+        doc=doc,
         float32=m <= _FEW,
         auxiliary=zeta or m > _FEW,
         bound=lambda e: polygamma_error(e, m, zeta=zeta),
         derivative=(lambda x, of: -(m + 1) * torch.special.zeta(m + 2, x)) if zeta else None,
-    )(compute)
+    )(lambda x, fmt, terms: _evaluated(x, fmt, terms, m, zeta=zeta))
 
 
 def polygamma(m: int) -> Callable[..., Components]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcf.elementary import working as ex
 from mcf.elementary.format import working
-from mcf.elementary.tables import TERMS, Components, constant, lookup
+from mcf.elementary.tables import TERMS, Components, constant, lookup, table
 from mcf.kernels.formats import format_of
 
 # Bits beyond the working precision, so that roundings of high terms do not accumulate.
@@ -134,6 +134,18 @@ class Nodes(NamedTuple):
     steep: int = 0
     more: int = 2
 
+    def points(self) -> list[tuple[Fraction, Fraction]]:
+        """Return (node, half-width of its interval), ascending."""
+        found = []
+        for octave in range(self.octaves):
+            e = octave - 1 if self.first is None else self.first + octave
+            low = length = Fraction(2) ** e
+            if self.first is None and octave == 0:
+                low, length = Fraction(0), Fraction(1)
+            half = length / (2 * STEPS)
+            found += [(low + half * (2 * j + 1), half) for j in range(STEPS)]
+        return found
+
     def degree(self, terms: int) -> int:
         """Return the degree that `terms` components need."""
         needed = int((working().format.p * terms + _GUARD + self.spare) / FALL) + self.more
@@ -170,6 +182,12 @@ class Nodes(NamedTuple):
             lambda k: self.components(terms, k),
             self.steep,
         )
+
+
+def less_zero(name: str, x: Components, terms: int) -> Components:
+    """Return x minus the zero that a table holds as floats."""
+    parts = table(name, x[0].device)
+    return ex.collected((*x, *(-c.expand(x[0].shape) for c in parts)), terms)
 
 
 def power_series(q: Any, coefficient: Callable[[int], Fraction], most: Fraction) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -84,6 +84,16 @@ def _rows(quotients: Sequence[tuple[int, int]], terms: int = _KEPT) -> Tensor:
     """Return the components of quotients, which need not be in lowest terms."""
     numbers = [fixed.parts(*q, terms) for q in quotients]
     return torch.tensor(numbers, dtype=torch.float64, device="cpu").T
+
+
+def table_of(series: Iterable[Sequence[int]], bits: int, count: int | None = None) -> Tensor:
+    """Return the first `count` numbers of each series of integers in units of 2**-bits."""
+    return _rows([(c, 1 << bits) for row in series for c in row[:count]])
+
+
+def zero_table(zero: Fraction, floats: int = 8) -> Tensor:
+    """Return a number as a one-dimensional table of floats that sum to it."""
+    return _rows([zero.as_integer_ratio()], floats)[:, 0]
 
 
 Maker = Callable[[], Tensor]
