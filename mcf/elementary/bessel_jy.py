@@ -1,4 +1,6 @@
-"""Bessel functions J and Y of orders 0 and 1: series about zeros up to 256, then Hankel's.
+"""Bessel functions J and Y of orders 0 and 1, and the spherical j_0.
+
+J and Y are series about zeros up to 256, then Hankel's; j_0(x) is sin(x) / x.
 
 Up to 256 the zero z nearest to x is stored to as many bits as x may share with it, x - z is an
 exact sum rounded once, and the series are of J_n(x) / (x - z) and similar. So
@@ -28,17 +30,18 @@ import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mcf.elementary import angles, bessel, fixed, logarithm, series, tables
+from mcf.elementary import angles, bessel, bessel_series, fixed, logarithm, series, tables
 from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
-from mcf.elementary.declarations import COMPOSED, OSCILLATING
+from mcf.elementary.declarations import COMPOSED, OSCILLATING, Composed
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
+from mcf.elementary.gamma import underflow
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
 from mcf.elementary.tables import (
@@ -134,7 +137,7 @@ def _starts() -> tuple[State, State]:
 
 def hankel(order: int, k: int) -> Fraction:
     """Return the coefficient of x^-k in Hankel's P_n (even k) and Q_n (odd k), with signs."""
-    return bessel.hankel(order, k) * (-1 if (k // 2 + k) % 2 else 1)
+    return bessel_series.hankel(order, k) * (-1 if (k // 2 + k) % 2 else 1)
 
 
 def _at_zero(state: State, order: int, guess: int) -> State:
@@ -548,6 +551,28 @@ def second_error(e: Steps, order: int) -> tuple[float, float]:
     return 1.1 * (worst + common + more), _far_error(e, order)
 
 
+def _spherical_weight(x: Any, of: Any) -> Any:
+    """Return (j_0(x) - cos(x)) / x^2, by a series for |x| < 1."""
+    near = x.abs() < 1
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    beyond = (of.spherical_bessel_j0(far) - far.cos()) / far / far
+    return torch.where(near, series.spherical_weight(low * low), beyond)
+
+
+def _spherical_slope(x: Any, of: Any) -> Any:
+    """Return -j_1(x); for |x| >= 1 as (cos(x) - j_0(x)) / x, since x^2 may overflow."""
+    near = x.abs() < 1
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    beyond = (far.cos() - of.spherical_bessel_j0(far)) / far
+    return torch.where(near, -(low * series.spherical_weight(low * low)), beyond)
+
+
+# The second derivative follows from the differential equation.
+COMPOSED["spherical_bessel_j0_1"] = Composed(
+    _spherical_slope, lambda x, of: 2 * _spherical_weight(x, of) - of.spherical_bessel_j0(x)
+)
+
+
 COMPOSED["j1_over"] = bessel.over_x("j", -1)
 
 
@@ -613,3 +638,26 @@ def y1(x: Components, fmt: Format, terms: int) -> Components:
     sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
     """
     return _second(x, fmt, terms, 1)
+
+
+@function(
+    "x",
+    undifferentiated=("spherical_bessel_j0",),
+    derivative=lambda x, of: of.spherical_bessel_j0_1(x),
+    slope=OSCILLATING,
+    bound=lambda e: (max(sin_cos_error(e)) + e.div() + underflow(e), 0.0),
+)
+def spherical_bessel_j0(x: Components, fmt: Format, terms: int) -> Components:
+    """The spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
+
+    Relative to the result everywhere: the angle is reduced exactly whatever its size.
+    """
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    good = (y[0].abs() >= working().tiny) & y[0].isfinite()
+    y = ex.sanitized(y, good)
+    q, r, *_ = angles.rest_of(y, fmt, terms, w)
+    sine = ex.signed(angles.Angle(r).one((q & 1) == 1), ex.sign_of(q >= 2))
+    m, e = ex.mantissa(ex.head(y, w))
+    out = ex.leave(ex.div(sine, m), fmt, terms, -e)
+    end = torch.where(x[0].isnan(), x[0], torch.where(x[0].isinf(), 0.0, 1.0))
+    return ex.special(~good, end.to(fmt.dtype), out)

@@ -130,6 +130,13 @@ def select(condition: Tensor, x: Components, y: Components | float) -> Component
     return tuple(torch.where(condition, a, b) for a, b in zip(x, y, strict=True))
 
 
+def lifted(x: Components) -> tuple[Components, Tensor]:
+    """Return x times a power of two where it would lose bits, and the exponent."""
+    faint = working().faint
+    lift = torch.where(x[0].abs() < 2.0**-faint, faint, 0)
+    return scale_all(x, lift), lift
+
+
 def minus(x: Components) -> Components:
     """Return -x."""
     return tuple(-c for c in x)

@@ -16,7 +16,8 @@ from flint import arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.elementary import bessel_jy, bessel_slopes, tables
+from mcf.elementary import bessel, bessel_jy, bessel_series, tables
+from mcf.elementary.operator import FUNCTIONS
 from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
@@ -115,22 +116,17 @@ def test_transforms_to_which_they_are_constants(name: str) -> None:
     assert all(map(torch.equal, mapped.components, function(x).components))
 
 
-def _program(name: str) -> Any:
-    kind, m = name.split("_")
-    return bessel_slopes.slope(kind, int(m))
-
-
 @pytest.mark.usefixtures("on_torch")
 def test_special_values_of_derivatives() -> None:
     """At 0 the mean of both sides, as torch's derivative of i0e has sign(0) = 0."""
     x = (torch.tensor([0.0, torch.inf, -torch.inf, torch.nan], dtype=torch.float64),)
     for name, at in ("i0e_1", 0.0), ("i1e_1", 0.5), ("k0e_1", -torch.inf):
-        (found,) = _program(name)(x)
+        (found,) = FUNCTIONS[name](x)
         assert found[:2].tolist() == [at, 0]
         assert found[3].isnan()
         assert found[2].isnan() if name[0] == "k" else found[2] == 0
-    assert bessel_slopes._at_zero(0, 2) == 1.5
-    assert bessel_slopes._at_zero(1, 3) == 0.5 * 3.75
+    assert bessel._at_zero(0, 2) == 1.5
+    assert bessel._at_zero(1, 3) == 0.5 * 3.75
 
 
 def test_zeros_of_derivatives() -> None:
@@ -138,7 +134,7 @@ def test_zeros_of_derivatives() -> None:
     before, ctx.prec = ctx.prec, 1400
     try:
         for m in (1, 4):
-            z = bessel_slopes.zero_of(m)
+            z = bessel_series.zero_of(m)
             ends = [
                 REFERENCE[f"i1e_{m}"](arb(z.numerator) / arb(z.denominator) + s * arb(2) ** -600)
                 for s in (-1, 1)
@@ -148,7 +144,7 @@ def test_zeros_of_derivatives() -> None:
         ctx.prec = before
 
 
-FUNCTIONS = {
+GRADIENTS = {
     "i0e": torch.special.i0e,
     "i1e": torch.special.i1e,
     "k0e": torch.special.scaled_modified_bessel_k0,
@@ -167,7 +163,7 @@ def test_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 900)
     x: Any = mcf.tensor([0.4375, 1.5451272, 40.0, 3e4, 2.0**60], 2, torch.float64)
     x = (x * mcf.tensor("0.98765432109876543210987654321", 2, torch.float64)).requires_grad_()
-    (slope,) = torch.autograd.grad(FUNCTIONS[kind](x).sum(), x, create_graph=True)
+    (slope,) = torch.autograd.grad(GRADIENTS[kind](x).sum(), x, create_graph=True)
     (curve,) = torch.autograd.grad(slope.sum(), x)
     for m, found in (1, slope), (2, curve):
         pairs = zip(balls(x.detach().components), balls(found.detach().components), strict=True)
@@ -182,7 +178,7 @@ def test_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_derivatives_beyond_the_last_program(kind: str) -> None:
     """By the differential equation: a factor of x and some binomials are lost an order."""
     x: Any = mcf.tensor([0.75, 3.0], 2, torch.float64).requires_grad_()
-    value = FUNCTIONS[kind](x)
+    value = GRADIENTS[kind](x)
     for _ in range(6):
         (value,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     before, ctx.prec = ctx.prec, 900

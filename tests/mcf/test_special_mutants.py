@@ -141,7 +141,7 @@ def test_the_start_of_erfinv() -> None:
 @pytest.mark.slow
 def test_a_short_zero_of_digamma(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as an argument of four components, which may be nearest to it."""
-    whole = gamma.table
+    whole = series.table
 
     def short(name: str, device: torch.device) -> torch.Tensor:
         found = whole(name, device).clone()
@@ -152,7 +152,7 @@ def test_a_short_zero_of_digamma(monkeypatch: pytest.MonkeyPatch) -> None:
     zero = gamma_series.zero_of_digamma()
     x = tuple(torch.tensor([v], dtype=torch.float64) for v in _rounded(zero, 4))
     assert part("digamma", FP64, x, mcf.elementary.digamma(x))[0] <= 1
-    monkeypatch.setattr(gamma, "table", short)
+    monkeypatch.setattr(series, "table", short)
     assert part("digamma", FP64, x, mcf.elementary.digamma(x))[0] > 1
 
 
