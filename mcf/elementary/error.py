@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -35,57 +34,42 @@ from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import WORKING, working
+from mcf.elementary.gamma_series import derived
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
-from mcf.elementary.tables import Components, _rows, _table, constant, register_table
+from mcf.elementary.tables import Components, _table, constant, register_table, table_of
 from mcf.kernels.formats import Format
 
-# erfcx: 32 nodes in each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
-ERFCX_STEPS = 32
-ERFCX_OCTAVES = 6
 # Degrees kept, enough for |v|^k <= 1 and coefficients that fall by 6 bits per degree.
 ERFCX_DEGREES = 38
-
-
-def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
-    """Return (node, width of its interval), ascending."""
-    nodes = []
-    for octave in range(ERFCX_OCTAVES):
-        start, length = (2 ** (octave - 1), 2 ** (octave - 1)) if octave else (0, 1)
-        width = Fraction(length, ERFCX_STEPS)
-        nodes += [(start + width * (j + Fraction(1, 2)), width) for j in range(ERFCX_STEPS)]
-    return nodes
+# 32 nodes in each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
+ERFCX = series.Nodes("erfcx_series", 6, ERFCX_DEGREES, more=1)
 
 
 @functools.cache
-def erfcx_at_nodes(count: int) -> list[tuple[list[int], Fraction]]:
-    """Return Taylor coefficients of erfcx at each node, as `fixed`, and its half-width.
+def erfcx_at_nodes(count: int) -> list[list[int]]:
+    """Return Taylor coefficients of erfcx in v = (x - node) / half at each node, as `fixed`.
 
     They are continued from node to node downwards, a direction in which errors shrink.
     """
     at, value = Fraction(32), fixed.erfcx_by_fraction(32)
     found = []
-    for node, width in reversed(erfcx_nodes()):
+    for node, half in reversed(ERFCX.points()):
         while at > node:
-            following = max(node, at - width)
+            following = max(node, at - 2 * half)
             near = fixed.erfcx_series(at, value, 160)
             value, at = fixed.evaluate(near, following - at), following
-        found.append((fixed.erfcx_series(at, value, count), width / 2))
+        p, q = half.as_integer_ratio()
+        row = fixed.erfcx_series(at, value, count)
+        found.append([c * p**k // q**k for k, c in enumerate(row)])
     return found[::-1]
 
 
 @_table
 def erfcx_series() -> Tensor:
-    """Return Taylor coefficients at the nodes, [_KEPT, nodes * ERFCX_DEGREES], contiguous per node.
-
-    The argument is v = 2 (z - node) / width.
-    """
-    coefficients = []
-    for found, half in erfcx_at_nodes(ERFCX_DEGREES):
-        p, q = half.as_integer_ratio()
-        coefficients += [(c * p**k, fixed.ONE * q**k) for k, c in enumerate(found)]
-    return _rows(coefficients)
+    """Return Taylor coefficients at the nodes."""
+    return table_of(erfcx_at_nodes(ERFCX_DEGREES), fixed.BITS)
 
 
 # Up to this x erf is its own power series.
@@ -95,9 +79,6 @@ _NEAR = 0.25
 def _erf_series(k: int) -> Fraction:
     """Return the k-th Maclaurin coefficient of erf(x) sqrt(pi) / (2x) as a series in x^2."""
     return Fraction((-1) ** k, math.factorial(k) * (2 * k + 1))
-
-
-ERFCX = series.Nodes("erfcx_series", ERFCX_OCTAVES, ERFCX_DEGREES, more=1)
 
 
 def erfcx_near(z: Components) -> Components:
@@ -139,12 +120,6 @@ def tail(a: Components, count: int) -> tuple[Components, Tensor]:
     return series.scaled(ex.mul(g, erfcx_near(ex.mul(ex.head(a, count), side))), 0.5), e
 
 
-def lifted(a: Components) -> tuple[Components, Tensor]:
-    """Return a number times a power of two if it is tiny, and the exponent."""
-    lift = torch.where(a[0].abs() < 2.0 ** -working().faint, working().faint, 0)
-    return ex.scale_all(a, lift), lift
-
-
 # From FAR on the asymptotic series is used; BITS is -log2 of the square of its inverse.
 FAR = 32.0
 BITS = 10.0
@@ -153,22 +128,6 @@ BITS = 10.0
 def asymptotic(k: int) -> Fraction:
     """Return the coefficient of 1 / x^(2 k)."""
     return Fraction((-1) ** k * math.prod(range(1, 2 * k, 2)), 2**k)
-
-
-def _from_zero(z: Components, terms: int) -> tuple[Components, Tensor]:
-    """Return components and an exponent of exp(z^2) erfc(z) for any z >= 0."""
-    far = z[0] >= FAR
-    near = erfcx_near(ex.sanitized(ex.head(z, terms), ~far))
-    normal, e = ex.mantissa(ex.sanitized(ex.head(z, terms), far, FAR))
-    one = ex.head((torch.ones_like(z[0]),), terms)
-    inverse = ex.div(one, normal)
-    small = ex.scale_all(inverse, -e.clamp(max=400))
-    # Beyond this the series is 1.
-    square = ex.sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
-    value = ex.mul(series.polynomial(square, BITS, asymptotic), inverse)
-    half = fixed.to_fraction(fixed.two_over_root_pi()) / 2
-    value = ex.mul(value, constant(half, terms, z[0].device))
-    return ex.select(far, value, near), torch.where(far, -e, 0)
 
 
 # The highest order; beyond it f^(m+1) = 2 x f^(m) + 2 m f^(m-1) must be used.
@@ -180,12 +139,8 @@ DEGREES = 44
 
 def _slope_table(m: int) -> Tensor:
     """Return coefficients of (-1)^m f^(m), at the nodes of `erfcx_series`."""
-    rows = []
-    for found, half in erfcx_at_nodes(DEGREES + LAST):
-        for k, c in enumerate(found[m : m + DEGREES]):
-            value = (-1) ** m * math.perm(k + m, m) * c * half**k
-            rows.append((value.numerator, value.denominator * fixed.ONE))
-    return _rows(rows)
+    rows = zip(erfcx_at_nodes(DEGREES + LAST), ERFCX.points(), strict=True)
+    return table_of((derived(row, m, half, DEGREES) for row, (_, half) in rows), fixed.BITS)
 
 
 def _slope_nodes(m: int) -> series.Nodes:
@@ -206,7 +161,7 @@ def slope_asymptotic(m: int, k: int) -> Fraction:
     return asymptotic(k) * math.comb(2 * k + m, m)
 
 
-def _slope_far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
+def _far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of |f^(m)(z)| for z >= 32."""
     normal, e = ex.mantissa(z)
     inverse = ex.div(ex.head((torch.ones_like(z[0]),), terms), normal)
@@ -217,6 +172,14 @@ def _slope_far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
     factor = fixed.to_fraction(fixed.two_over_root_pi()) / 2 * math.factorial(m)
     value = ex.mul(ex.mul(tail, raised(inverse, m + 1)), constant(factor, terms, z[0].device))
     return value, -(m + 1) * e
+
+
+def _from_zero(z: Components, terms: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of exp(z^2) erfc(z) for any z >= 0."""
+    far, z = z[0] >= FAR, ex.head(z, terms)
+    near = erfcx_near(ex.sanitized(z, ~far))
+    value, e = _far(0, ex.sanitized(z, far, FAR), terms)
+    return ex.select(far, value, near), torch.where(far, e, 0)
 
 
 def _grown(m: int, a: Components) -> Components:
@@ -235,7 +198,7 @@ def _slope(x: Components, fmt: Format, terms: int, m: int) -> Components:
     whole = ex.signed(ex.sanitized(y, good), ex.sign_of(down))
     a = ex.head(whole, w)
     far = a[0] >= FAR
-    beyond, e = _slope_far(m, ex.sanitized(a, far, FAR), w)
+    beyond, e = _far(m, ex.sanitized(a, far, FAR), w)
     near = _slope_nodes(m).at(ex.sanitized(a, ~far), w)
     value, k = ex.select(far, beyond, near), torch.where(far, e, 0)
     growth, j = gauss(ex.sanitized(whole, down), w, 0, 1.0)
@@ -258,11 +221,6 @@ def gauss_error(e: Steps, halves: int) -> float:
     return exp_error(e, largest * 2 * e.u * (e.collect() + e.mul()) + added)
 
 
-def erfc_error(e: Steps) -> float:
-    """Return the error of the Gaussian times erfcx, or 2 minus that."""
-    return gauss_error(e, 0) + e.at_table(ERFCX) + e.mul() + e.add()
-
-
 def erf_error(e: Steps) -> float:
     """Return the error of erf: its series up to 1/4, then 1 - erfc."""
     z = e.mul()
@@ -282,16 +240,16 @@ def normal_cdf_error(e: Steps) -> float:
     return tail_error(e) + e.add()
 
 
-def normal_pdf_error(e: Steps) -> float:
-    """Return the error of the Gaussian times a constant."""
-    return gauss_error(e, 1) + e.mul() + e.constant()
+def _far_error(e: Steps, m: int) -> float:
+    """Return the error of the asymptotic series of a derivative of erfcx."""
+    coefficient = functools.partial(slope_asymptotic, m)
+    tail = e.polynomial(2.0**-BITS, BITS, coefficient, 0.0, 2 * e.div() + e.mul())
+    return tail + (m + 1) * e.div() + (m + 2) * e.mul() + e.constant()
 
 
 def _from_zero_error(e: Steps) -> float:
     """Return the error of erfcx of a positive number."""
-    limit = 2.0**-BITS
-    far = e.polynomial(limit, BITS, asymptotic, 0.0, 2 * e.div() + e.mul())
-    return max(e.at_table(ERFCX), far + e.div() + 2 * e.mul() + e.constant())
+    return max(e.at_table(ERFCX), _far_error(e, 0))
 
 
 def erfcx_error(e: Steps) -> tuple[float, float]:
@@ -301,19 +259,9 @@ def erfcx_error(e: Steps) -> tuple[float, float]:
     return max(up, 2 * gauss_error(e, 0) + up + e.add()), 0.0
 
 
-def erf_1_error(e: Steps) -> tuple[float, float]:
-    """Return the error of the Gaussian times a constant."""
-    return gauss_error(e, 0) + e.mul() + e.constant(), 0.0
-
-
 def erfcx_slope_error(e: Steps, m: int) -> tuple[float, float]:
     """Return the error of a derivative of erfcx; below 0 a polynomial is a factor."""
-    near = e.at_table(_slope_nodes(m))
-    limit, bits = 2.0**-BITS, BITS
-    coefficient = functools.partial(slope_asymptotic, m)
-    tail = e.polynomial(limit, bits, coefficient, 0.0, 2 * e.div() + e.mul())
-    far = tail + (m + 1) * e.div() + (m + 2) * e.mul() + e.constant()
-    up = max(near, far)
+    up = max(e.at_table(_slope_nodes(m)), _far_error(e, m))
     grown = gauss_error(e, 0) + (m // 2) * (2 * e.mul() + e.add()) + 3 * e.mul()
     # At least half of the difference remains.
     down = grown + e.add() if m % 2 else 2 * grown + up + e.add()
@@ -375,19 +323,15 @@ COMPOSED["log_ndtr_1"] = Composed(_density_ratio, _density_ratio_slope)
     slope=("erf_1",),
 )
 def erf(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
-
-    2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
-    """
+    """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     sign = ex.sign_of(torch.signbit(y[0]))
     a = ex.signed(y, sign)
     good = (a[0] <= working().erf_far) & (a[0] > 0)
     a = ex.sanitized(a, good)
     near = a[0] < _NEAR
-    # Scale first, since the product would lose the last components of a tiny number.
-    lift = torch.where(a[0] < 2.0 ** -working().faint, working().faint, 0)
-    v = ex.sanitized(ex.scale_all(ex.head(a, w), lift), near)
+    v, lift = ex.lifted(ex.head(a, w))
+    v = ex.sanitized(v, near)
     z = ex.sanitized(ex.mul(v, v), lift == 0, 0.0)
     z = ex.sanitized(z, near, 0.0)
     factor = constant(fixed.to_fraction(fixed.two_over_root_pi()), w, v[0].device)
@@ -404,7 +348,7 @@ def erf(x: Components, fmt: Format, terms: int) -> Components:
 @function(
     "x",
     torch=("erfc",),
-    bound=erfc_error,
+    bound=lambda e: gauss_error(e, 0) + e.at_table(ERFCX) + e.mul() + e.add(),
     worst=2.21,
     derivative=lambda x, of: -of.erf_1(x),
     slope=("erf_1",),
@@ -444,21 +388,29 @@ def normal_cdf(x: Components, fmt: Format, terms: int) -> Components:
     return ex.special(~good, beyond, out)
 
 
+def _density(
+    x: Components, fmt: Format, terms: int, halves: int, limit: float, factor: int
+) -> Components:
+    """Return exp(-x^2 / 2**halves) times a constant, as `fixed`; 0 beyond the limit."""
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    good = y[0].abs() <= limit
+    g, e = gauss(ex.sanitized(y, good), w, halves)
+    value = ex.mul(g, constant(fixed.to_fraction(factor), w, y[0].device))
+    out = ex.leave(value, fmt, terms, e)
+    return ex.special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
+
+
 @function(
     "x",
-    bound=normal_pdf_error,
+    bound=lambda e: gauss_error(e, 1) + e.mul() + e.constant(),
     worst=1.21,
     derivative=lambda x, of: -x * of.normal_pdf(x),
     slope=("normal_pdf", "mul"),
 )
 def normal_pdf(x: Components, fmt: Format, terms: int) -> Components:
     """Return the normal density, exp(-x^2 / 2) / sqrt(2 pi)."""
-    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
-    good = y[0].abs() <= working().gauss_far
-    g, e = gauss(ex.sanitized(y, good), w, 1)
-    factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
-    out = ex.leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
-    return ex.special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
+    factor = fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi()))
+    return _density(x, fmt, terms, 1, working().gauss_far, factor)
 
 
 @function(
@@ -528,26 +480,22 @@ def log_ndtr(x: Components, fmt: Format, terms: int) -> Components:
     return ex.special(~good, beyond, out)
 
 
-@function("x", auxiliary=True, bound=erf_1_error, derivative=lambda x, of: -2 * x * of.erf_1(x))
+@function(
+    "x",
+    auxiliary=True,
+    bound=lambda e: (gauss_error(e, 0) + e.mul() + e.constant(), 0.0),
+    derivative=lambda x, of: -2 * x * of.erf_1(x),
+)
 def erf_1(x: Components, fmt: Format, terms: int) -> Components:
     """Return the derivative of erf, 2/sqrt(pi) exp(-x^2).
 
     The error is relative to the result everywhere, so all bits of x^2 are used.
     """
-    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
-    good = y[0].abs() <= working().erf_far
-    g, e = gauss(ex.sanitized(y, good), w, 0)
-    factor = fixed.to_fraction(fixed.two_over_root_pi())
-    out = ex.leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
-    return ex.special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
+    return _density(x, fmt, terms, 0, working().erf_far, fixed.two_over_root_pi())
 
 
-@functools.cache
-def slope(m: int) -> Callable[..., Components]:
-    """Return the derivative of an order from 1 to `LAST` of erfcx, on component tuples."""
-
-    def compute(x: Components, fmt: Format, terms: int) -> Components:
-        return _slope(x, fmt, terms, m)
+def _declare_slope(m: int) -> None:
+    """Declare the derivative of an order from 1 to `LAST` of erfcx."""
 
     def derivative(x: Any, of: Any) -> Any:
         if m < LAST:
@@ -555,16 +503,16 @@ def slope(m: int) -> Callable[..., Components]:
         # f' = 2 x f + 2 m f_(m-1)
         return 2 * x * getattr(of, f"erfcx_{m}")(x) + 2 * m * getattr(of, f"erfcx_{m - 1}")(x)
 
-    compute.__name__ = f"erfcx_{m}"
-    compute.__doc__ = f"""The derivative of order {m} of exp(x^2) erfc(x).
+    register_table(f"erfcx_{m}_series", lambda: _slope_table(m))
+    doc = f"""The derivative of order {m} of exp(x^2) erfc(x).
 
     Relative to the result everywhere.
     """
-    register_table(f"erfcx_{m}_series", functools.partial(_slope_table, m))
-    return function(
-        "x", auxiliary=True, bound=lambda e: erfcx_slope_error(e, m), derivative=derivative
-    )(compute)
+    bound = functools.partial(erfcx_slope_error, m=m)
+    function("x", called=f"erfcx_{m}", doc=doc, auxiliary=True, bound=bound, derivative=derivative)(
+        lambda x, fmt, terms: _slope(x, fmt, terms, m)
+    )
 
 
 for _m in range(1, LAST + 1):
-    slope(_m)
+    _declare_slope(_m)

@@ -16,20 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.elementary import error, fixed
+from mcf.elementary import error, fixed, series
 from mcf.elementary import working as ex
 from mcf.elementary.declarations import OBSERVED
-from mcf.elementary.error import gauss_error, half_root, lifted, normal_cdf_error, tail
+from mcf.elementary.error import gauss_error, half_root, normal_cdf_error, tail
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient, quotient_about
 from mcf.elementary.hyperbolic import logistic, sigmoid_error
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant, table
+from mcf.elementary.tables import Components, _table, constant, table_of, zero_table
 from mcf.kernels.formats import FP32, FP64, Format
 
-# Floats of the zero of gelu's slope; bits and coefficients used to compute the table.
-PARTS = 8
+# Bits and coefficients used to compute the table.
 _BITS = 448
 _COUNT = error.ERFCX_DEGREES + 10
 
@@ -40,8 +39,8 @@ _NODES = error.ERFCX._replace(name="gelu_1_series")
 @functools.cache
 def gelu_zero() -> Fraction:
     """Return z = a / sqrt(2) with r(a) = a: sqrt(pi) / 2 erfcx(z) = z, by Newton's method."""
-    node, _ = error.erfcx_nodes()[17]
-    whole = fixed.erfcx_series(node, error.erfcx_at_nodes(_COUNT)[17][0][0], 180)
+    node, _ = _NODES.points()[17]
+    whole = fixed.erfcx_series(node, error.erfcx_at_nodes(_COUNT)[17][0], 180)
     root, z = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.two_over_root_pi())), node
     for _ in range(12):
         f = fixed.to_fraction(fixed.evaluate(whole, z - node))
@@ -54,25 +53,23 @@ def gelu_zero() -> Fraction:
 @_table
 def gelu_1_series() -> Tensor:
     """Return coefficients of (a - r(a)) / (a - a0) in z."""
-    rows: list[int] = []
+    rows = []
     root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
-    nodes = error.erfcx_nodes()
-    for (found, half), (node, _) in zip(error.erfcx_at_nodes(_COUNT), nodes, strict=True):
-        p, q = half.as_integer_ratio()
-        row = [-(c * root * p**k // (q**k << fixed.BITS)) for k, c in enumerate(found)]
+    for found, (node, half) in zip(error.erfcx_at_nodes(_COUNT), _NODES.points(), strict=True):
+        row = [-(c * root >> fixed.BITS) for c in found]
         row[0] += (node.numerator << _BITS) // node.denominator
-        row[1] += (p << _BITS) // q
+        row[1] += (half.numerator << _BITS) // half.denominator
         at = node - gelu_zero()
         divide = quotient_about if abs(at) < half else quotient
-        rows += divide(row, round(at * (1 << _BITS)), half, _BITS)[: error.ERFCX_DEGREES]
-    return _rows([(c, 1 << _BITS) for c in rows])
+        rows.append(divide(row, round(at * (1 << _BITS)), half, _BITS))
+    return table_of(rows, _BITS, error.ERFCX_DEGREES)
 
 
 @_table
 def gelu_1_zero() -> Tensor:
     """Return a0 as floats."""
     root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
-    return _rows([(root * gelu_zero()).as_integer_ratio()], PARTS)[:, 0]
+    return zero_table(root * gelu_zero())
 
 
 def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
@@ -118,11 +115,6 @@ def _tanh_argument(x: Components, count: int) -> Components:
     return (top, *(lower if width is FP64 else ex.collected(lower, 4)))
 
 
-def gelu_error(e: Steps) -> float:
-    """Return the error of x times the distribution function."""
-    return normal_cdf_error(e) + e.mul()
-
-
 def gelu_tanh_error(e: Steps) -> float:
     """Return the error of x times the logistic function of a cubic, exact up to 2**-15 (2**-5)."""
     steps = 4 * e.mul() + 5 * e.add() + 2 * e.constant() + 2 * e.collect()
@@ -132,11 +124,17 @@ def gelu_tanh_error(e: Steps) -> float:
 
 def gelu_1_error(e: Steps) -> tuple[float, float]:
     """Return the error of the slope of gelu: (x - z) times a series; 1 minus that."""
-    series = e.at_table(_NODES) + e.mul() + e.constant() + e.mul() + e.collect()
-    return series + gauss_error(e, 1) + 2 * e.mul() + e.constant() + e.add(), 0.0
+    value = e.at_table(_NODES) + e.mul() + e.constant() + e.mul() + e.collect()
+    return value + gauss_error(e, 1) + 2 * e.mul() + e.constant() + e.add(), 0.0
 
 
-@function("x", bound=gelu_error, worst=2.41, tensors=F.gelu, slope=("gelu_1",))
+@function(
+    "x",
+    bound=lambda e: normal_cdf_error(e) + e.mul(),
+    worst=2.41,
+    tensors=F.gelu,
+    slope=("gelu_1",),
+)
 def gelu(x: Components, fmt: Format, terms: int) -> Components:
     """Return x times the normal distribution function, accurate in the lower tail too.
 
@@ -148,7 +146,7 @@ def gelu(x: Components, fmt: Format, terms: int) -> Components:
     y = ex.sanitized(y, good)
     a = ex.signed(y, ex.sign_of(down))
     c, e = tail(a, w)
-    v, lift = lifted(ex.head(y, w))
+    v, lift = ex.lifted(ex.head(y, w))
     below = ex.mul(v, c)
     above = ex.mul(v, ex.add(ex.minus(ex.scale_all(c, e)), torch.ones_like(a[0])))
     out = ex.leave(ex.select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
@@ -170,7 +168,7 @@ def gelu_tanh(x: Components, fmt: Format, terms: int) -> Components:
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = y[0].abs() <= working().tanh_far
     y = ex.sanitized(y, good)
-    v, lift = lifted(ex.head(y, w))
+    v, lift = ex.lifted(ex.head(y, w))
     s, k = logistic(_tanh_argument(ex.head(y, w), w), w)
     out = ex.leave(ex.mul(v, s), fmt, terms, k - lift)
     return _gelu_beyond(x, good, out)
@@ -186,9 +184,7 @@ def gelu_1(x: Components, fmt: Format, terms: int) -> Components:
     a = ex.signed(y, ex.sign_of(down))
     side = constant(half_root(), w, a[0].device)
     value = _NODES.at(ex.mul(ex.head(a, w), side), w)
-    zero = table("gelu_1_zero", a[0].device)
-    parts = tuple(-zero[j].expand(a[0].shape) for j in range(PARTS))
-    value = ex.mul(value, ex.collected((*a, *parts), w))
+    value = ex.mul(value, series.less_zero("gelu_1_zero", a, w))
     g, e = error.gauss(a, w, 1)
     factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
     value = ex.mul(value, ex.mul(g, constant(factor, w, a[0].device)))
