@@ -46,9 +46,8 @@ def complex_function(formula: Formula) -> Formula:
             return (*found[0], *found[1])
         return (*_narrowed(found[0], fmt, terms), *_narrowed(found[1], fmt, terms))
 
-    compute.__name__ = f"complex_{formula.__name__}"
-    compute.__doc__ = formula.__doc__
-    function("x", "y", parts=2, float32=False)(compute)
+    name, doc = f"complex_{formula.__name__}", formula.__doc__ or ""
+    function("x", "y", called=name, doc=doc, parts=2, float32=False)(compute)
     return formula
 
 

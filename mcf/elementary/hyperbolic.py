@@ -37,30 +37,22 @@ def logistic(y: Components, working: int) -> tuple[Components, Tensor]:
     return result, torch.where(down, e, 0)
 
 
-def _log1p(z: Components, working: int) -> tuple[Components, Tensor]:
+def log1p(z: Components, working: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of log(1 + z), z > 0, where 1 + z0 is the leading float."""
     one = torch.ones_like(z[0])
     lead = ex.add((one,), (z[0],))[0]
     return logarithm.scaled_log((one, *z), lead, working)
 
 
-def sinh_error(e: Steps) -> float:
-    """Return the error of (E + E / (E + 1)) / 2; the quotient is at most half of the sum."""
-    return expm1_error(e) + (e.add() + e.div()) / 2 + e.add()
-
-
-def cosh_error(e: Steps) -> float:
-    """Return the error of (v + 1 / v) / 2; beyond 77 (40 in float32) v / 2 differs by exp(-154)."""
-    return exp_error(e) + e.div() / 2 + e.add() + _beyond(e)
+def _log_twice(x: Components, huge: Tensor, working: int) -> Components:
+    """Return log(2 x) where `huge` holds."""
+    x = ex.sanitized(x, huge)
+    return logarithm.scaled_log(x, x[0], working, 0, huge.to(torch.int64))[0]
 
 
 def _beyond(e: Steps) -> float:
-    """Return exp(-2 x) at the point from which it is left out."""
+    """Return exp(-2 x) at the point from which it is left out: 77, or 40 in float32."""
     return math.exp(-2 * WORKING[e.fmt].far)
-
-
-def tanh_error(e: Steps) -> float:
-    """Return the error of E / (E + 2); beyond 77 (40 in float32) 1 differs by 2 exp(-154)."""
-    return expm1_error(e) + e.add() + e.div() + 2 * _beyond(e)
 
 
 def sigmoid_error(e: Steps, argument: float = 0.0) -> float:
@@ -68,22 +60,16 @@ def sigmoid_error(e: Steps, argument: float = 0.0) -> float:
     return exp_error(e, argument) + e.add() + e.div()
 
 
-def asinh_error(e: Steps) -> float:
+def _asinh_error(e: Steps) -> float:
     """Return the error of log(1 + x + x^2 / (1 + sqrt(x^2 + 1))); the quotient is at most x."""
     below = e.add() + e.sqrt() + (e.add() + e.mul()) / 2
-    z = e.add() + (e.mul() + below + e.div()) / 2
-    return log1p_error(e, z)
+    return log1p_error(e, e.add() + (e.mul() + below + e.div()) / 2)
 
 
-def acosh_error(e: Steps) -> float:
+def _acosh_error(e: Steps) -> float:
     """Return the error of log(1 + t + sqrt(t (2 + t))), t = x - 1."""
     side = e.sqrt() + (2 * e.collect() + e.add() + e.mul()) / 2
     return log1p_error(e, max(side, e.collect()) + e.add())
-
-
-def atanh_error(e: Steps) -> float:
-    """Return the error of log(1 + 2 x / (1 - x)) / 2."""
-    return log1p_error(e, e.collect() + e.div())
 
 
 def _acosh_slope_error(real: Real) -> float:
@@ -105,7 +91,14 @@ COMPOSED["sigmoid_1"] = Composed(
 )
 
 
-@function("x", torch=("sinh",), bound=sinh_error, worst=1.11, slope=("cosh",))
+@function(
+    "x",
+    torch=("sinh",),
+    # The quotient is at most half of the sum.
+    bound=lambda e: expm1_error(e) + (e.add() + e.div()) / 2 + e.add(),
+    worst=1.11,
+    slope=("cosh",),
+)
 def sinh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic sine.
 
@@ -125,7 +118,13 @@ def sinh(x: Components, fmt: Format, terms: int) -> Components:
     return ex.special(~good, torch.where(x[0] == 0, x[0], x[0] * math.inf), out)
 
 
-@function("x", torch=("cosh",), bound=cosh_error, worst=0.46, slope=("sinh",))
+@function(
+    "x",
+    torch=("cosh",),
+    bound=lambda e: exp_error(e) + e.div() / 2 + e.add() + _beyond(e),
+    worst=0.46,
+    slope=("sinh",),
+)
 def cosh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic cosine, (exp(x) + exp(-x)) / 2."""
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
@@ -142,7 +141,7 @@ def cosh(x: Components, fmt: Format, terms: int) -> Components:
 @function(
     "x",
     torch=("tanh",),
-    bound=tanh_error,
+    bound=lambda e: expm1_error(e) + e.add() + e.div() + 2 * _beyond(e),
     worst=1.31,
     derivative=lambda x, of: x.cosh() ** -2,
     slope=lambda real: composed(*2 * (inverse(real("cosh")),), real("pow")),
@@ -187,7 +186,7 @@ def sigmoid(x: Components, fmt: Format, terms: int) -> Components:
 @function(
     "x",
     torch=("asinh", "arcsinh"),
-    bound=asinh_error,
+    bound=_asinh_error,
     worst=1.71,
     derivative=lambda x, of: 1 / torch.hypot(x, torch.ones_like(x)),
     slope=lambda real: composed(inverse(real("hypot")), real("reciprocal")),
@@ -204,10 +203,8 @@ def asinh(x: Components, fmt: Format, terms: int) -> Components:
     one = torch.ones_like(v[0])
     square = ex.mul(v, v)
     below = ex.add(ex.sqrt(ex.add(square, one)), one)
-    near, k = _log1p(ex.add(v, ex.div(square, below)), w)
-    far, _ = logarithm.scaled_log(
-        ex.sanitized(a, huge), ex.sanitized(a, huge)[0], w, 0, huge.to(torch.int64)
-    )
+    near, k = log1p(ex.add(v, ex.div(square, below)), w)
+    far = _log_twice(a, huge, w)
     result = ex.select(tiny, ex.head(a, w), ex.select(huge, far, near))
     k = torch.where(tiny | huge, 0, k)
     out = ex.signed(ex.leave(result, fmt, terms, k), sign.to(fmt.dtype))
@@ -217,7 +214,7 @@ def asinh(x: Components, fmt: Format, terms: int) -> Components:
 @function(
     "x",
     torch=("acosh", "arccosh"),
-    bound=acosh_error,
+    bound=_acosh_error,
     worst=2.75,
     derivative=lambda x, of: 1 / ((x - 1).sqrt() * (x + 1).sqrt()),
     slope=_acosh_slope_error,
@@ -238,10 +235,8 @@ def acosh(x: Components, fmt: Format, terms: int) -> Components:
     lift = torch.where(t[0] < working().small, working().raised, 0)
     product = ex.mul(ex.scale_all(t, lift), ex.add(t, torch.full_like(one, 2.0)))
     side = ex.scale_all(ex.root(product), -(lift >> 1))
-    near, k = _log1p(ex.add(t, side), w)
-    far, _ = logarithm.scaled_log(
-        ex.sanitized(y, huge), ex.sanitized(y, huge)[0], w, 0, huge.to(torch.int64)
-    )
+    near, k = log1p(ex.add(t, side), w)
+    far = _log_twice(y, huge, w)
     out = ex.leave(ex.select(huge, far, near), fmt, terms, torch.where(huge, 0, k))
     exactly = finite & (ex.collected((*ex.sanitized(y, finite), -one), 1)[0] == 0)
     beyond = torch.where(exactly, 0.0, torch.where(x[0] == math.inf, x[0], math.nan))
@@ -251,7 +246,7 @@ def acosh(x: Components, fmt: Format, terms: int) -> Components:
 @function(
     "x",
     torch=("atanh", "arctanh"),
-    bound=atanh_error,
+    bound=lambda e: log1p_error(e, e.collect() + e.div()),
     worst=1.87,
     derivative=lambda x, of: of.atanh_1(x),
     slope=_atanh_slope_error,

@@ -47,10 +47,6 @@ def _prepared(x: Components, fmt: Format) -> Components:
     return ex.select(x[0].isfinite(), ex.enter(x, fmt), 0.0)
 
 
-def _minus(y: Components) -> Components:
-    return tuple(-c for c in y)
-
-
 @function("x", torch=("floor",))
 def floor(x: Components, fmt: Format, terms: int) -> Components:
     """Return the largest integer at most x, exactly."""
@@ -60,14 +56,14 @@ def floor(x: Components, fmt: Format, terms: int) -> Components:
 @function("x", torch=("ceil",))
 def ceil(x: Components, fmt: Format, terms: int) -> Components:
     """Return the smallest integer at least x, exactly."""
-    return _finish(x, _minus(_floor(_minus(_prepared(x, fmt)))), fmt, terms)
+    return _finish(x, ex.minus(_floor(ex.minus(_prepared(x, fmt)))), fmt, terms)
 
 
 @function("x", torch=("trunc",))
 def trunc(x: Components, fmt: Format, terms: int) -> Components:
     """Return the integer part of x: the nearest integer towards zero, exactly."""
     y = _prepared(x, fmt)
-    up = _minus(_floor(_minus(y)))
+    up = ex.minus(_floor(ex.minus(y)))
     return _finish(x, ex.select(y[0] < 0, up, _floor(y)), fmt, terms)
 
 
@@ -85,7 +81,7 @@ def nearest_whole(y: Components) -> Components:
     low = _floor(y)
     # y - floor(y) - 1/2, of which only the sign is needed.
     half = torch.full_like(y[0], -0.5)
-    above = ex.collected((*y, *_minus(low), half), 1)[0]
+    above = ex.collected((*y, *ex.minus(low), half), 1)[0]
     odd = torch.zeros_like(above, dtype=torch.bool)
     for c in low:
         odd ^= torch.remainder(c, 2.0) == 1.0

@@ -27,7 +27,7 @@ from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant
+from mcf.elementary.tables import Components, _table, constant, table_of
 from mcf.kernels.formats import Format
 
 # Up to NEAR the table is used: 32 intervals.
@@ -54,7 +54,7 @@ def erfinv_series() -> Tensor:
     """
     one, unit = 1 << _BITS, Fraction(1, 128)
     half_root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
-    x, slope, rows = 0, half_root, []
+    x, slope, rows = 0, half_root, list[list[int]]()
     for j in range(-1, STEPS):
         xs, ps, squares = [x], [slope], [slope * slope >> _BITS]
         count = 110
@@ -65,13 +65,12 @@ def erfinv_series() -> Tensor:
             squares.append(sum(a * b for a, b in zip(ps, reversed(ps), strict=True)) >> _BITS)
         if j >= 0:
             node = Fraction(2 * j + 1, 128)
-            found = quotient(xs[:DEGREES], int(node * one), unit, _BITS)
-            rows += [(c, one) for c in found]
+            rows.append(quotient(xs[:DEGREES], int(node * one), unit, _BITS))
         # The first node is one unit away from 0, and the nodes are two units apart.
         step = 1 if j < 0 else 2
         x = sum(c * step**k for k, c in enumerate(xs))
         slope = sum(c * step**k for k, c in enumerate(ps))
-    return _rows(rows)
+    return table_of(rows, _BITS)
 
 
 _NODES = series.Nodes("erfinv_series", 0, DEGREES)
@@ -148,6 +147,16 @@ def _beyond(q: Components, terms: int) -> Components:
     return _inverted(x, d)
 
 
+def _inverse(a: Components, q: Components, good: Tensor, w: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of erfinv(a) for 0 <= a <= 1, with q = 1 - a."""
+    near = a[0] < NEAR
+    v = ex.sanitized(ex.head(a, w), near, 0.25)
+    lifted, lift = ex.lifted(v)
+    inner = ex.mul(lifted, _taylor(v, w))
+    outer = _beyond(ex.sanitized(q, good & ~near, 0.25), w)
+    return ex.select(near, inner, outer), -lift
+
+
 def _inverted_error(e: Steps) -> float:
     """Return the error of x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
     # Both are w(x0), and sqrt(pi)/2 w(x) / x is at most 1.15, at y = 1/2. The error of d itself and
@@ -212,13 +221,9 @@ def erfinv(x: Components, fmt: Format, terms: int) -> Components:
     inside = (a[0] > 0) & (a[0] <= 1.0)
     a = ex.sanitized(a, inside, 0.25)
     q = ex.collected((one, *series.scaled(a, -1.0)), w)
-    good, near = inside & (q[0] > 0), a[0] < NEAR
-    v = ex.sanitized(ex.head(a, w), near, 0.25)
-    # Scale first, since the product would lose the last components of a tiny number.
-    lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
-    inner = ex.mul(ex.scale_all(v, lift), _taylor(v, w))
-    outer = _beyond(ex.sanitized(q, good & ~near, 0.25), w)
-    out = ex.leave(ex.select(near, inner, outer), fmt, terms, -lift)
+    good = inside & (q[0] > 0)
+    value, k = _inverse(a, q, good, w)
+    out = ex.leave(value, fmt, terms, k)
     out = ex.signed(out, sign.to(fmt.dtype))
     edge = torch.where(inside & (q[0] == 0), sign * math.inf, math.nan).to(fmt.dtype)
     return ex.special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
@@ -247,13 +252,10 @@ def ndtri(x: Components, fmt: Format, terms: int) -> Components:
     a = ex.signed(a, ex.sign_of(down))
     above = ex.collected((one * 2.0, *series.scaled(twice, -1.0)), w)
     q = ex.select(down, ex.head(twice, w), above)
-    good, near = inside & (q[0] > 0), a[0] < NEAR
-    v = ex.sanitized(a, near, 0.25)
-    lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
-    inner = ex.mul(ex.scale_all(v, lift), _taylor(v, w))
-    outer = _beyond(ex.sanitized(q, good & ~near, 0.25), w)
+    good = inside & (q[0] > 0)
+    value, k = _inverse(a, q, good, w)
     root = constant(fixed.to_fraction(fixed.root(2 * fixed.ONE)), w, one.device)
-    out = ex.leave(ex.mul(ex.select(near, inner, outer), root), fmt, terms, -lift)
+    out = ex.leave(ex.mul(value, root), fmt, terms, k)
     out = ex.signed(out, ex.sign_of(down).to(fmt.dtype))
     edge = torch.where(inside & (q[0] == 0), math.inf, math.nan)
     edge = torch.where(y[0] == 0, -math.inf, edge)

@@ -72,7 +72,6 @@ def _whole_power(k: int) -> Callable[..., Components]:
         edge = x[0] * x[0] * x[0] if k % 2 else x[0] * x[0]
         return ex.special(~good, 1.0 / edge if k < 0 else edge, out)
 
-    compute.__name__ = name_of(k)
     return compute
 
 
@@ -98,14 +97,13 @@ def _half_power(twice: int) -> Callable[..., Components]:
         edge = torch.where((x[0] < 0) & (edge != math.inf), math.nan, edge)
         return ex.special(~good, 1.0 / edge if twice < 0 else edge, out)
 
-    compute.__name__ = name_of(twice / 2)
     return compute
 
 
 for _k in WHOLE:
-    function("x", float32=False, auxiliary=True)(_whole_power(_k))
+    function("x", called=name_of(_k), float32=False, auxiliary=True)(_whole_power(_k))
 for _half in HALVES:
-    function("x", float32=False, auxiliary=True)(_half_power(int(2 * _half)))
+    function("x", called=name_of(_half), float32=False, auxiliary=True)(_half_power(int(2 * _half)))
 # How many more bits the exact power may have than its approximation: the difference, in units of
 # the last bit, must fit in a float.
 _BEYOND = {FP64: 40, FP32: 12}
@@ -419,11 +417,6 @@ def few_products_error(e: Steps) -> float:
     return (LARGEST - 1) * e.mul() + e.sqrt() + e.div()
 
 
-def hypot_error(e: Steps) -> float:
-    """Return the error of sqrt(x^2 + y^2)."""
-    return e.sqrt() + (e.add() + e.mul()) / 2
-
-
 @function("x", "y", bound=pow_error, worst=0.5, slope=POWER)
 def pow(first: Components, second: Components, fmt: Format, terms: int) -> Components:
     """Return x**y with the special values of C99 (Annex F.10.4.4); NaN for x < 0 and non-integer y.
@@ -462,7 +455,13 @@ def pow(first: Components, second: Components, fmt: Format, terms: int) -> Compo
     return ex.special(one, 1.0, out)
 
 
-@function("x", "y", bound=hypot_error, worst=4.63, slope=quotient_by("hypot"))
+@function(
+    "x",
+    "y",
+    bound=lambda e: e.sqrt() + (e.add() + e.mul()) / 2,
+    worst=4.63,
+    slope=quotient_by("hypot"),
+)
 def hypot(first: Components, second: Components, fmt: Format, terms: int) -> Components:
     """Return sqrt(x^2 + y^2) without overflow; infinite if x or y is, even if the other is NaN."""
     x, y = ex.enter(first, fmt), ex.enter(second, fmt)

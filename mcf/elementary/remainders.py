@@ -23,6 +23,8 @@ from mcf.elementary.operator import function
 from mcf.elementary.tables import TERMS, Components
 from mcf.kernels.formats import Format
 
+# A function of two rows of components, whether to round towards zero, a format and terms.
+OfRow = Callable[..., tuple[float, ...]]
 # Smaller CPU inputs use integers: compiling a kernel takes some seconds.
 _FEWEST = 256
 
@@ -106,24 +108,6 @@ def _of(towards_zero: bool) -> Step:
 _STEPS = {towards_zero: _of(towards_zero) for towards_zero in (True, False)}
 
 
-def _modulo(
-    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool
-) -> Components:
-    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
-    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
-        return _of_rows(x, y, towards_zero, fmt, terms)
-    *exact, _, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
-    first, *lower = with_sign(torch.ops.mcf.convert(exact, fmt.dtype, terms), x)
-    undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
-    out = ex.special(undefined, math.nan, (first, *lower))
-    (at,) = ((known == 0) & ~undefined).nonzero(as_tuple=True)
-    if len(at) == 0:
-        return out
-    a, b = (tuple(c[at] for c in v) for v in (x, y))
-    few = _of_rows(a, b, towards_zero, fmt, terms)
-    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
-
-
 def with_sign(r: Sequence[Tensor], x: Components) -> Components:
     """Return a remainder whose zeros have the sign of x."""
     first, *lower = r
@@ -166,23 +150,6 @@ def quotient(
     return (math.copysign(0.0, sign), *(math.copysign(0.0, x),) * (terms - 1))
 
 
-def _quotients(
-    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool
-) -> Components:
-    """Use the exact remainder's quotient if it is small, else integers."""
-    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
-    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
-        return _of_rows(x, y, towards_zero, fmt, terms, quotient)
-    *_, whole, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
-    out, good = small_quotient(x, y, whole, known, fmt, terms)
-    (at,) = (~good).nonzero(as_tuple=True)
-    if len(at) == 0:
-        return out
-    a, b = (tuple(c[at] for c in v) for v in (x, y))
-    few = _of_rows(a, b, towards_zero, fmt, terms, quotient)
-    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
-
-
 def small_quotient(
     x: Components, y: Components, whole: Tensor, known: Tensor, fmt: Format, terms: int
 ) -> tuple[Components, Tensor]:
@@ -199,19 +166,35 @@ def small_quotient(
     return (first, *(torch.where(zero, low, nothing) for _ in range(terms - 1))), good
 
 
-def _of_rows(
-    x: Components,
-    y: Components,
-    towards_zero: bool,
-    fmt: Format,
-    terms: int,
-    of_row: Callable[..., tuple[float, ...]] = modulo,
+def _by_integers(
+    x: Components, y: Components, towards_zero: bool, fmt: Format, terms: int, of_row: OfRow
 ) -> Components:
-    """Compute row by row, in integers."""
     given = zip(rows(x), rows(y), strict=True)
     found = [of_row(a, b, towards_zero, fmt, terms) for a, b in given]
     t = torch.tensor(found, dtype=torch.float64, device="cpu").to(x[0].device, fmt.dtype)
     return tuple(t[:, k].reshape(x[0].shape) for k in range(terms))
+
+
+def _divided(
+    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool, of_row: OfRow
+) -> Components:
+    """Return remainders (`of_row` is `modulo`) or quotients: by a step where it knows them."""
+    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
+    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
+        return _by_integers(x, y, towards_zero, fmt, terms, of_row)
+    *exact, whole, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
+    if of_row is modulo:
+        found = with_sign(torch.ops.mcf.convert(exact, fmt.dtype, terms), x)
+        undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
+        out, good = ex.special(undefined, math.nan, found), (known != 0) | undefined
+    else:
+        out, good = small_quotient(x, y, whole, known, fmt, terms)
+    (at,) = (~good).nonzero(as_tuple=True)
+    if len(at) == 0:
+        return out
+    a, b = (tuple(c[at] for c in v) for v in (x, y))
+    few = _by_integers(a, b, towards_zero, fmt, terms, of_row)
+    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
 
 
 @function("x", "y", fused=False)
@@ -222,7 +205,7 @@ def fmod(x: Components, y: Components, fmt: Format, terms: int) -> Components:
     Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
     floats. Others take integers on the CPU, some microseconds per element.
     """
-    return _modulo(x, y, fmt, terms, True)
+    return _divided(x, y, fmt, terms, True, modulo)
 
 
 @function("x", "y", fused=False)
@@ -233,7 +216,7 @@ def remainder(x: Components, y: Components, fmt: Format, terms: int) -> Componen
     Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
     floats. Others take integers on the CPU, some microseconds per element.
     """
-    return _modulo(x, y, fmt, terms, False)
+    return _divided(x, y, fmt, terms, False, modulo)
 
 
 @function("x", "y", fused=False)
@@ -243,7 +226,7 @@ def floor_quotient(x: Components, y: Components, fmt: Format, terms: int) -> Com
     Quotients below 2**(p - 4) of numbers in normal range take some sums of floats. Others take
     integers on the CPU, some microseconds per element.
     """
-    return _quotients(x, y, fmt, terms, False)
+    return _divided(x, y, fmt, terms, False, quotient)
 
 
 @function("x", "y", fused=False)
@@ -252,4 +235,4 @@ def trunc_quotient(x: Components, y: Components, fmt: Format, terms: int) -> Com
 
     See `floor_quotient`.
     """
-    return _quotients(x, y, fmt, terms, True)
+    return _divided(x, y, fmt, terms, True, quotient)

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import exponential, logarithm
+from mcf.elementary import exponential
 from mcf.elementary import working as ex
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.fused import Step, run_step
+from mcf.elementary.hyperbolic import log1p
 from mcf.elementary.operator import checked
 from mcf.elementary.tables import Components
 from mcf.kernels import operations as op
@@ -169,9 +170,8 @@ def _log_total(given: tuple[Components, ...], fmt: Format, terms: int) -> Compon
     (rest,) = given
     zero = rest[0] == 0
     rest = ex.sanitized(rest, ~zero)
-    one = torch.ones_like(rest[0])
-    result, k = logarithm.scaled_log((one, *rest), op.add((one,), (rest[0],))[0], terms)
-    return (*ex.sanitized(result, ~zero, 0.0), k.to(one.dtype))
+    result, k = log1p(rest, terms)
+    return (*ex.sanitized(result, ~zero, 0.0), k.to(rest[0].dtype))
 
 
 def _less(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:

@@ -118,11 +118,6 @@ def cofactor_error(e: Steps) -> float:
     return e.sqrt() + (2 * e.collect() + e.mul()) / 2
 
 
-def tan_error(e: Steps) -> float:
-    """Return the error of sin / cos."""
-    return sum(sin_cos_error(e)) + e.div()
-
-
 def _asin_slope_error(real: Real) -> float:
     inside = composed(real("add"), real("add"), real("mul"))
     return composed(inverse(composed(root_of(inside), real("sqrt"))), real("reciprocal"))
@@ -159,7 +154,7 @@ def cos(x: Components, fmt: Format, terms: int) -> Components:
 @function(
     "x",
     torch=("tan",),
-    bound=tan_error,
+    bound=lambda e: sum(sin_cos_error(e)) + e.div(),
     worst=1.19,
     slope=lambda real: one_plus_square(real("tan"), real),
 )
