@@ -1,8 +1,8 @@
 """Special functions: errors against ball arithmetic, special values, derivatives.
 
-The bounds are those of `mcf.elementary.special_bounds`: relative to the result, and below zero,
+The bounds are those of `mcf.elementary.function_bounds`: relative to the result, and below zero,
 where a reflection cancels, to the sum of the magnitudes of its terms, too; what they catch is in
-`test_special_mutants.py`.
+`test_function_mutants.py`.
 """
 
 from __future__ import annotations
