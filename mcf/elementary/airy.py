@@ -36,7 +36,16 @@ from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, Maker, _rows, constant, entries, register_table, table
+from mcf.elementary.tables import (
+    Components,
+    Maker,
+    _rows,
+    constant,
+    entries,
+    register_table,
+    table,
+    table_of,
+)
 from mcf.kernels.formats import FP64, Format
 
 # The number of zeros kept per function (Ai's last is beyond 64), and of coefficients about each.
@@ -130,15 +139,7 @@ def _moved(state: bessel_jy.State, to: int) -> bessel_jy.State:
 def _at_zero(state: bessel_jy.State, m: int, guess: int) -> bessel_jy.State:
     """Return the state at a zero of the function or its derivative, by Newton's method."""
     state = _moved(state, guess)
-    c = _coefficients(state, 130)
-    b = [(k + 1) * x for k, x in enumerate(c[1:])] if m else c
-    at, step = 0, _ONE
-    # The next error is about the square of this one.
-    while abs(step) >> (_BITS // 2 - 16):
-        value, slope = bessel_jy.evaluated(b, at)
-        step = (value << _BITS) // slope
-        at -= step
-    return bessel_jy.State(guess + at, *bessel_jy.evaluated(c, at))
+    return bessel_jy.newton(state, _coefficients(state, 130), m)
 
 
 class About(NamedTuple):
@@ -227,12 +228,8 @@ def _high_rows() -> list[tuple[list[int], list[int]]]:
     """Return coefficients of F and G at each node, ascending."""
     found = []
     at, state = Fraction(LAST), _high_start()
-    for octave in reversed(range(OCTAVES)):
-        half = Fraction(2**octave, 2 * series.STEPS)
-        for j in reversed(range(series.STEPS)):
-            node = 2**octave + half * (2 * j + 1)
-            if node > LAST:
-                continue
+    for node, half in reversed(_nodes(0).points()):
+        if node <= LAST:
             state = _moved(state, int(-(node**2) * _ONE))
             decay = _decay(Fraction(2, 3) * (at**3 - node**3))
             f, g = (x * decay >> _BITS for x in (state.value, state.slope))
@@ -245,10 +242,10 @@ def _tables(m: int, name: str) -> dict[str, Maker]:
     """Return the tables of Ai or Ai': series, points as 9 floats each, and series at nodes."""
     return {
         # The function of -a about the points, and divided by a - z about zeros.
-        f"{name}_series": lambda: _rows([(c, _ONE) for it in about(m) for c in it.row]),
+        f"{name}_series": lambda: table_of((it.row for it in about(m)), _BITS),
         f"{name}_points": lambda: _rows([(r.at, _ONE) for r in about(m)], PARTS),
         # F or G.
-        f"{name}_scaled": lambda: _rows([(c, _ONE) for pair in _high_rows() for c in pair[m]]),
+        f"{name}_scaled": lambda: table_of((pair[m] for pair in _high_rows()), _BITS),
     }
 
 

@@ -154,14 +154,10 @@ def power_series(order: int, q: Components, log_x: Components) -> Components:
     return ex.add(series.scaled(ex.mul(q, total), -2.0), torch.ones_like(q[0]))
 
 
-def _polynomial(a: Polynomial, x: Components) -> Components:
-    """Evaluate by Horner's rule; a monomial needs no additions."""
+def _factor(a: Polynomial, x: Components) -> Components:
+    """Return a polynomial in x; a monomial needs no additions."""
     lowest = next(k for k, c in enumerate(a) if c)
-    *others, last = a[lowest:]
-    total = ex.head((torch.full_like(x[0], float(last)),), len(x))
-    for c in reversed(others):
-        total = ex.mul(total, x)
-        total = ex.add(total, torch.full_like(x[0], float(c))) if c else total
+    total = series.whole_polynomial(a[lowest:], x)
     return ex.mul(total, power.raised(x, lowest)) if lowest else total
 
 
@@ -176,7 +172,7 @@ def _low(
         value = power_series(order, q, log_x)
     else:
         parts = (
-            ex.mul(_polynomial(factor, x), power_series(n, q, log_x))
+            ex.mul(_factor(factor, x), power_series(n, q, log_x))
             for n, factor in enumerate(factors("k0e", m))
         )
         value = ex.add(*parts)

@@ -53,6 +53,7 @@ from mcf.elementary.tables import (
     lookup,
     register_table,
     table,
+    table_of,
 )
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -144,19 +145,25 @@ def _at_zero(state: State, order: int, guess: int) -> State:
     """Return the state at a zero of a function or its derivative near a guess, by Newton steps."""
     state = _moved(state, guess)
     a = _coefficients(state, 260 if guess < 20 * _ONE else 120)
+    return newton(state, a, order)
+
+
+def newton(state: State, a: list[int], order: int) -> State:
+    """Return the state at a zero of a function or its derivative, from a state near it.
+
+    Args:
+        state: the state.
+        a: the coefficients of the function about it.
+        order: 0 for a zero of the function, 1 for one of its derivative.
+    """
     b = [(k + 1) * c for k, c in enumerate(a[1:])] if order else a
-    t, near = 0.0, [c / _ONE for c in b[:40]]
-    for _ in range(5):
-        value = slope = 0.0
-        for x in reversed(near):
-            slope = value + slope * t
-            value = x + value * t
-        t -= value / slope
-    at = int(t * 2.0**60) << (_BITS - 60)
-    for _ in range(5):
+    at, step = 0, _ONE
+    # The next error is about the square of this one.
+    while abs(step) >> (_BITS // 2 - 16):
         value, slope = evaluated(b, at)
-        at -= (value << _BITS) // slope
-    return State(guess + at, *evaluated(a, at))
+        step = (value << _BITS) // slope
+        at -= step
+    return State(state.at + at, *evaluated(a, at))
 
 
 class About(NamedTuple):
@@ -229,16 +236,12 @@ def _regular(order: int, row: About) -> list[int]:
     return rest
 
 
-def _table_of(rows: list[list[int]]) -> Tensor:
-    return _rows([(c, _ONE) for row in rows for c in row[:DEGREES]])
-
-
 def _first_series(order: int) -> Tensor:
     """Return coefficients of J_n(x) / v about zeros, after those about 0."""
     rows = [row.first[1:] for row in about("j", order)]
     if order == 0:
         rows[0] = about("j", 0)[0].first
-    return _table_of(rows)
+    return table_of(rows, _BITS, DEGREES)
 
 
 def _zeros(kind: str, order: int) -> Tensor:
@@ -251,8 +254,12 @@ def _tables(order: int) -> dict[str, Maker]:
         # J_n(x) / v about its zeros, after J_0(x) or J_1(x) / v about 0.
         f"j{order}_series": lambda: _first_series(order),
         # G and J_n about the zeros of Y_n.
-        f"y{order}_series": lambda: _table_of([_regular(order, r)[1:] for r in about("y", order)]),
-        f"y{order}_first": lambda: _table_of([row.first for row in about("y", order)]),
+        f"y{order}_series": lambda: table_of(
+            (_regular(order, r)[1:] for r in about("y", order)), _BITS, DEGREES
+        ),
+        f"y{order}_first": lambda: table_of(
+            (row.first for row in about("y", order)), _BITS, DEGREES
+        ),
         f"j{order}_zeros": lambda: _zeros("j", order),
         f"y{order}_zeros": lambda: _zeros("y", order),
         f"y{order}_inverses": lambda: _rows([(_ONE, row.zero) for row in about("y", order)]),
@@ -364,8 +371,7 @@ def _far(
 
 def _first(x: Components, fmt: Format, terms: int, order: int) -> Components:
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
-    sign = ex.sign_of(torch.signbit(y[0]))
-    a = ex.signed(y, sign)
+    a, sign = ex.magnitude(y)
     good = (a[0] > 0) & a[0].isfinite()
     a = ex.sanitized(a, good)
     far = a[0] >= FAR
@@ -373,10 +379,8 @@ def _first(x: Components, fmt: Format, terms: int, order: int) -> Components:
     value = _series(f"j{order}_series", row, v)
     if order == 0:
         v = ex.select(row == 0, ex.head((torch.ones_like(a[0]),), w), v)
-    # Scale first, since the product would lose the last components of a tiny number.
-    faint = working().faint
-    k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
-    value = ex.mul(value, ex.scale_all(v, k))
+    v, k = ex.lifted(v)
+    value = ex.mul(value, v)
     beyond, m = _far("j", order, ex.sanitized(a, far, FAR), fmt, terms, w)
     out = ex.leave(ex.select(far, beyond, value), fmt, terms, torch.where(far, m, -k))
     if order:
@@ -576,68 +580,34 @@ COMPOSED["spherical_bessel_j0_1"] = Composed(
 COMPOSED["j1_over"] = bessel.over_x("j", -1)
 
 
-@function(
-    "x",
-    undifferentiated=("bessel_j0",),
-    derivative=lambda x, of: -of.j1(x),
-    slope=("j1",),
-    bound=lambda e: first_error(e, 0),
-)
-def j0(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function J_0(x), even; NaN at infinities.
+def _declare(kind: str, order: int, about: str, derivative: Any, slope: Any) -> None:
+    compute, error = (_first, first_error) if kind == "j" else (_second, second_error)
+    function(
+        "x",
+        called=f"{kind}{order}",
+        doc=f"""Return the Bessel function {kind.upper()}_{order}(x){about}
 
     The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
-    """
-    return _first(x, fmt, terms, 0)
+    sqrt(J_{order}(x)^2 + Y_{order}(x)^2), about sqrt(2 / (pi x)).
+    """,
+        undifferentiated=(f"bessel_{kind}{order}",),
+        derivative=derivative,
+        slope=slope,
+        bound=lambda e: error(e, order),
+    )(lambda x, fmt, terms: compute(x, fmt, terms, order))
 
 
-@function(
-    "x",
-    undifferentiated=("bessel_j1",),
-    derivative=lambda x, of: of.j0(x) - of.j1_over(x),
-    slope=OSCILLATING,
-    bound=lambda e: first_error(e, 1),
+_AT_ENDS = "; -inf at zeros, NaN below and at infinity."
+_declare("j", 0, ", even; NaN at infinities.", lambda x, of: -of.j1(x), ("j1",))
+_declare("j", 1, ", odd; NaN at infinities.", lambda x, of: of.j0(x) - of.j1_over(x), OSCILLATING)
+_declare("y", 0, _AT_ENDS, lambda x, of: -of.y1(x), ("y1",))
+_declare(
+    "y",
+    1,
+    _AT_ENDS,
+    lambda x, of: torch.where(x == 0, torch.inf, of.y0(x) - of.y1(x) / x),
+    OSCILLATING,
 )
-def j1(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function J_1(x), odd; NaN at infinities.
-
-    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
-    """
-    return _first(x, fmt, terms, 1)
-
-
-@function(
-    "x",
-    undifferentiated=("bessel_y0",),
-    derivative=lambda x, of: -of.y1(x),
-    slope=("y1",),
-    bound=lambda e: second_error(e, 0),
-)
-def y0(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function Y_0(x); -inf at zeros, NaN below and at infinity.
-
-    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
-    """
-    return _second(x, fmt, terms, 0)
-
-
-@function(
-    "x",
-    undifferentiated=("bessel_y1",),
-    derivative=lambda x, of: torch.where(x == 0, torch.inf, of.y0(x) - of.y1(x) / x),
-    slope=OSCILLATING,
-    bound=lambda e: second_error(e, 1),
-)
-def y1(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function Y_1(x); -inf at zeros, NaN below and at infinity.
-
-    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
-    """
-    return _second(x, fmt, terms, 1)
 
 
 @function(

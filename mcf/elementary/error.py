@@ -184,10 +184,7 @@ def _from_zero(z: Components, terms: int) -> tuple[Components, Tensor]:
 
 def _grown(m: int, a: Components) -> Components:
     """Return h_m(a), all terms of which are positive."""
-    square, (last, *others) = ex.mul(a, a), growing(m)[::-1]
-    total = ex.head((torch.full_like(a[0], float(last)),), len(a))
-    for c in others:
-        total = ex.add(ex.mul(total, square), torch.full_like(a[0], float(c)))
+    total = series.whole_polynomial(growing(m), ex.mul(a, a))
     return ex.mul(total, a) if m % 2 else total
 
 
@@ -325,8 +322,7 @@ COMPOSED["log_ndtr_1"] = Composed(_density_ratio, _density_ratio_slope)
 def erf(x: Components, fmt: Format, terms: int) -> Components:
     """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
-    sign = ex.sign_of(torch.signbit(y[0]))
-    a = ex.signed(y, sign)
+    a, sign = ex.magnitude(y)
     good = (a[0] <= working().erf_far) & (a[0] > 0)
     a = ex.sanitized(a, good)
     near = a[0] < _NEAR
@@ -356,8 +352,7 @@ def erf(x: Components, fmt: Format, terms: int) -> Components:
 def erfc(x: Components, fmt: Format, terms: int) -> Components:
     """Return 1 - erf(x), accurate in the upper tail too."""
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
-    sign = ex.sign_of(torch.signbit(y[0]))
-    a = ex.signed(y, sign)
+    a, sign = ex.magnitude(y)
     good = a[0] <= working().erf_far
     c, e = _complement(ex.sanitized(a, good), w)
     left = sign < 0

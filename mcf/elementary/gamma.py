@@ -146,9 +146,9 @@ def _tail(k: int, square: Components) -> Components:
     return series.polynomial(square, STIRLING_BITS, functools.partial(stirling, k), 8.0)
 
 
-def part_of(divisor: int, x: Components) -> Components:
-    """Return x / divisor."""
-    return ex.mul(x, constant(Fraction(1, divisor), len(x), x[0].device))
+def times(x: Components, factor: int | Fraction) -> Components:
+    """Return x times an exact number."""
+    return ex.mul(x, constant(Fraction(factor), len(x), x[0].device))
 
 
 def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
@@ -240,7 +240,7 @@ def lgamma(x: Components, fmt: Format, terms: int) -> Components:
     far = ex.sanitized(at.z, at.far, FAR)
     inverse = inverse_of(ex.head(far, w), w)
     small = ex.add(
-        part_of(12, ex.mul(inverse, _tail(0, ex.mul(inverse, inverse)))),
+        times(ex.mul(inverse, _tail(0, ex.mul(inverse, inverse))), Fraction(1, 12)),
         constant((fixed.to_fraction(log_two_pi()) - 1) / 2, w, one.device),
     )
     small = ex.select(k > 0, series.zeros(small), small)
@@ -287,7 +287,9 @@ def digamma(x: Components, fmt: Format, terms: int) -> Components:
     far = ex.sanitized(at.z, at.far, FAR)
     inverse = inverse_of(ex.head(far, w), w)
     square = ex.mul(inverse, inverse)
-    small = ex.add(series.scaled(inverse, 0.5), part_of(12, ex.mul(square, _tail(1, square))))
+    small = ex.add(
+        series.scaled(inverse, 0.5), times(ex.mul(square, _tail(1, square)), Fraction(1, 12))
+    )
     beyond = ex.add(log_of(far, w), ex.minus(small))
     near = ex.sanitized(at.z, ~at.far)
     value = nodes_of("digamma_series").at(near, w)
@@ -330,7 +332,9 @@ def trigamma(x: Components, fmt: Format, terms: int) -> Components:
     far = ex.head(ex.sanitized(at.z, at.far, FAR), w)
     inverse = inverse_of(far, w)
     square = ex.mul(inverse, inverse)
-    tail = ex.add(series.scaled(inverse, 0.5), part_of(6, ex.mul(square, _tail(2, square))))
+    tail = ex.add(
+        series.scaled(inverse, 0.5), times(ex.mul(square, _tail(2, square)), Fraction(1, 6))
+    )
     normal, e = ex.mantissa(far)
     beyond = ex.div(ex.add(tail, one), normal)
     value = nodes_of("trigamma_series").at(ex.sanitized(at.z, ~at.far), w)

@@ -21,8 +21,7 @@ from mcf.kernels.formats import Format
 
 def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]:
     """Return |x| (1 where zero or above the limit), its sign, and where |x| is in range."""
-    sign = ex.sign_of(torch.signbit(x[0]))
-    a = ex.signed(x, sign)
+    a, sign = ex.magnitude(x)
     good = (a[0] <= limit) & (a[0] > 0)
     return ex.sanitized(a, good), sign, good
 

@@ -117,10 +117,7 @@ def _inverted(x: Tensor, d: Components) -> Components:
     for n in range(last, 2, -1):
         count = needed(n)
         numerators, divisor = _INVERSE[n]
-        z = ex.head(square, count)
-        c: Components = ex.head((torch.full_like(x, float(numerators[-1])),), count)
-        for m in reversed(numerators[:-1]):
-            c = ex.add(ex.mul(c, z), torch.full_like(x, float(m)))
+        c = series.whole_polynomial(numerators, ex.head(square, count))
         if n % 2 == 0:
             c = ex.mul(c, x)
         c = ex.mul(c, constant(Fraction(1, divisor), count, x.device))
@@ -215,8 +212,7 @@ def erfinv(x: Components, fmt: Format, terms: int) -> Components:
     The error is relative to the result, also for 1 - |x| as small as components hold.
     """
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
-    sign = ex.sign_of(torch.signbit(y[0]))
-    a = ex.signed(y, sign)
+    a, sign = ex.magnitude(y)
     one = torch.ones_like(a[0])
     inside = (a[0] > 0) & (a[0] <= 1.0)
     a = ex.sanitized(a, inside, 0.25)

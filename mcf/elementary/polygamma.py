@@ -114,10 +114,6 @@ def _number(value: int, like: Components) -> Components:
     return tuple(c.expand(like[0].shape) for c in found)
 
 
-def _times(x: Components, factor: int | Fraction) -> Components:
-    return ex.mul(x, constant(Fraction(factor), len(x), x[0].device))
-
-
 def _weight(m: int, c: Components) -> Components:
     """Return g_m(c) for c from 0 to 1, by Horner's rule in c^2."""
     *others, last = weight(m)[(m - 1) % 2 :: 2]
@@ -146,10 +142,10 @@ def _evaluated(x: Components, fmt: Format, terms: int, m: int, *, zeta: bool) ->
     inverse = gamma.inverse_of(far, w)
     square = ex.mul(inverse, inverse)
     tail = series.polynomial(square, gamma.STIRLING_BITS, functools.partial(stirling, m), 8.0)
-    rest = ex.mul(_times(square, m * (m + 1)), gamma.part_of(12, tail))
-    rest = ex.add(_times(inverse, Fraction(m, 2)), rest)
+    rest = ex.mul(gamma.times(square, m * (m + 1)), gamma.times(tail, Fraction(1, 12)))
+    rest = ex.add(gamma.times(inverse, Fraction(m, 2)), rest)
     normal, e = ex.mantissa(far)
-    beyond = ex.div(_times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
+    beyond = ex.div(gamma.times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
     near = ex.sanitized(at.z, ~at.far)
     value = _nodes(m).at(near, w)
     value = ex.select(at.far, beyond, value)
@@ -177,7 +173,7 @@ def _evaluated(x: Components, fmt: Format, terms: int, m: int, *, zeta: bool) ->
     value = ex.select(shifted, ex.select(tiny, step, joined), value)
     exponents = torch.where(tiny, (m + 1) * (lift - k), torch.where(at.far & ~shifted, -m * e, 0))
     if zeta:
-        value = _times(value, Fraction(1, math.factorial(m)))
+        value = gamma.times(value, Fraction(1, math.factorial(m)))
     out = ex.leave(value, fmt, terms, exponents.clamp(-most, most))
     # NaN is not negated: whether that changes its sign depends on the executor.
     if m % 2 == 0 and not zeta:
@@ -267,21 +263,15 @@ for _m in (2, 3, 4):
     polygamma(_m)
 
 
-def order_of(function: str) -> int | None:
-    """Return the order of a polygamma or zeta function that is created on request, or None."""
-    kind, _, digits = function.rpartition("_")
-    if kind not in ("polygamma", "zeta") or not digits.isdecimal():
-        return None
-    order = int(digits) - (kind == "zeta")
-    return order if 2 <= order <= LAST and str(int(digits)) == digits else None
-
-
 def created(function: str) -> bool:
     """Return whether a name is that of a polygamma or zeta function, which now exists."""
-    order = order_of(function)
-    if order is None:
+    kind, _, digits = function.rpartition("_")
+    if kind not in ("polygamma", "zeta") or not digits.isdecimal() or str(int(digits)) != digits:
         return False
-    (zeta(order + 1) if function.startswith("zeta") else polygamma(order))
+    number, shift = int(digits), kind == "zeta"
+    if not 2 <= number - shift <= LAST:
+        return False
+    (zeta if shift else polygamma)(number)
     return True
 
 

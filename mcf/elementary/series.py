@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -51,6 +51,16 @@ def polynomial(
         c, terms = coefficients.pop()
         step = add(terms) and falling(c, after, bits)
         total = (ex.absorb if step else ex.add)(constant(c, terms, device), ex.head(product, terms))
+    return total
+
+
+def whole_polynomial(coefficients: Sequence[int], x: Components) -> Components:
+    """Return c_0 + c_1 x + c_2 x^2 + ... of whole numbers, by Horner's rule."""
+    *others, last = coefficients
+    total = ex.head((torch.full_like(x[0], float(last)),), len(x))
+    for c in reversed(others):
+        total = ex.mul(total, x)
+        total = ex.add(total, torch.full_like(x[0], float(c))) if c else total
     return total
 
 

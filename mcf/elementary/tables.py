@@ -153,7 +153,11 @@ def constant(value: Fraction, terms: int, device: torch.device) -> Components:
 
 @functools.cache
 def _constant_in(value: Fraction, terms: int, device: torch.device, fmt: Format) -> Components:
-    numbers = fixed.components(value, terms) if fmt is FP64 else components_of(value, fmt, terms)
+    numbers = (
+        fixed.parts(*value.as_integer_ratio(), terms)
+        if fmt is FP64
+        else components_of(value, fmt, terms)
+    )
     return tuple(torch.tensor(c, dtype=fmt.dtype, device=device) for c in numbers)
 
 

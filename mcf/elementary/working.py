@@ -152,6 +152,12 @@ def sign_of(condition: Tensor) -> Tensor:
     return 1.0 - 2.0 * condition.to(working().format.dtype)
 
 
+def magnitude(x: Components) -> tuple[Components, Tensor]:
+    """Return |x| and its sign, 1.0 or -1.0."""
+    sign = sign_of(torch.signbit(x[0]))
+    return signed(x, sign), sign
+
+
 def mantissa(x: Components) -> tuple[Components, Tensor]:
     """Return m and int64 e with x = m * 2**e and 1 <= |m[0]| < 2, for any nonzero finite x."""
     lift = torch.where(x[0].abs() < working().low, working().lift, 0)
