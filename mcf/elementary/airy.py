@@ -42,7 +42,7 @@ from mcf.elementary.tables import (
     _rows,
     constant,
     entries,
-    register_table,
+    register_tables,
     table,
     table_of,
 )
@@ -249,8 +249,7 @@ def _tables(m: int, name: str) -> dict[str, Maker]:
     }
 
 
-for _name, _maker in (_tables(0, "airy_ai") | _tables(1, "airy_ai_1")).items():
-    register_table(_name, _maker)
+register_tables(**_tables(0, "airy_ai"), **_tables(1, "airy_ai_1"))
 
 
 FAR = 64.0

@@ -24,10 +24,10 @@ from mcf.elementary.format import working
 from mcf.elementary.tables import (
     Components,
     _chunks,
-    _table,
     constant,
     entries,
     lookup,
+    register_tables,
     rows,
     table,
 )
@@ -44,40 +44,12 @@ LIMB = 24
 LIMBS_BEFORE, LIMBS_AFTER = 64, 68
 
 
-@_table
-def sines() -> Tensor:
-    """Return sin(j / ANGLE_STEPS)."""
-    return rows([fixed.to_fraction(_sin_cos(j)[0]) for j in range(SIN_LAST + 1)])
+def _sin_cos(j: int) -> list[Fraction]:
+    return [fixed.to_fraction(v) for v in fixed.sin_cos(Fraction(j, ANGLE_STEPS))]
 
 
-@_table
-def cosines() -> Tensor:
-    """Return cos(j / ANGLE_STEPS)."""
-    return rows([fixed.to_fraction(_sin_cos(j)[1]) for j in range(SIN_LAST + 1)])
-
-
-def _sin_cos(j: int) -> tuple[int, int]:
-    return fixed.sin_cos(Fraction(j, ANGLE_STEPS))
-
-
-@_table
-def arctangents() -> Tensor:
-    """Return atan(j / ATAN_STEPS)."""
-    angles = [fixed.atan(Fraction(j, ATAN_STEPS)) for j in range(ATAN_LAST + 1)]
-    return rows([fixed.to_fraction(a) for a in angles])
-
-
-@_table
-def half_pi_chunks() -> Tensor:
-    """Return parts of pi/2, HALF_PI_CHUNK bits each, largest first."""
-    return _chunks(fixed.to_fraction(fixed.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS)
-
-
-@_table
-def turn_limbs() -> Tensor:
-    """Return 1/(2 pi) as LIMB-bit digits; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
-    limbs = turn_digits(LIMB, LIMBS_BEFORE, LIMBS_AFTER)
-    return torch.tensor(limbs, dtype=torch.int64, device="cpu")
+def _turn_limbs(*digits: int) -> Tensor:
+    return torch.tensor(turn_digits(*digits), dtype=torch.int64, device="cpu")
 
 
 def turn_digits(limb: int, before: int, after: int) -> list[int]:
@@ -101,11 +73,22 @@ _RECIPROCAL = 1 << _SHIFT
 _CLOSE = 2.0**-10
 
 
-@_table
-def turn_short_limbs() -> Tensor:
-    """Return 1/(2 pi) in digits of SHORT_LIMB bits as floats; digit m at _SHORT_BEFORE - 1 + m."""
-    limbs = turn_digits(SHORT_LIMB, _SHORT_BEFORE, _SHORT_AFTER)
-    return torch.tensor([limbs], dtype=torch.float64, device="cpu")
+register_tables(
+    # sin(j / ANGLE_STEPS), cos(j / ANGLE_STEPS) and atan(j / ATAN_STEPS).
+    sines=lambda: rows([_sin_cos(j)[0] for j in range(SIN_LAST + 1)]),
+    cosines=lambda: rows([_sin_cos(j)[1] for j in range(SIN_LAST + 1)]),
+    arctangents=lambda: rows(
+        [fixed.to_fraction(fixed.atan(Fraction(j, ATAN_STEPS))) for j in range(ATAN_LAST + 1)]
+    ),
+    # Parts of pi/2, HALF_PI_CHUNK bits each, largest first.
+    half_pi_chunks=lambda: _chunks(
+        fixed.to_fraction(fixed.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS
+    ),
+    # 1/(2 pi) as digits of LIMB bits; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m. In
+    # digits of SHORT_LIMB bits as floats; digit m at _SHORT_BEFORE - 1 + m.
+    turn_limbs=lambda: _turn_limbs(LIMB, LIMBS_BEFORE, LIMBS_AFTER),
+    turn_short_limbs=lambda: _turn_limbs(SHORT_LIMB, _SHORT_BEFORE, _SHORT_AFTER)[None].double(),
+)
 
 
 def bits_needed(fmt: Format, terms: int, count: int, *, full: bool = False) -> int:

@@ -51,7 +51,7 @@ from mcf.elementary.tables import (
     constant,
     entries,
     lookup,
-    register_table,
+    register_tables,
     table,
     table_of,
 )
@@ -266,8 +266,7 @@ def _tables(order: int) -> dict[str, Maker]:
     }
 
 
-for _name, _maker in (_tables(0) | _tables(1)).items():
-    register_table(_name, _maker)
+register_tables(**_tables(0), **_tables(1))
 
 
 # A function from a degree to the bits by which its term is below the first.

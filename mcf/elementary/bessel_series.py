@@ -21,7 +21,7 @@ from torch import Tensor
 from mcf.elementary import fixed
 from mcf.elementary.gamma_series import derived, quotient, quotient_about
 from mcf.elementary.series import Nodes
-from mcf.elementary.tables import register_table, table_of, zero_table
+from mcf.elementary.tables import register_tables, table_of, zero_table
 
 # Coefficients of 1, x, x^2, ...
 Polynomial = tuple[int, ...]
@@ -237,6 +237,6 @@ def _made(name: str, m: int) -> Tensor:
 
 for _name in ("i0e", "i1e", "k0e", "k1e"):
     for _m in range(1 if _name == "k1e" else LAST + 1):
-        register_table(nodes_of(_name, _m).name, functools.partial(_made, _name, _m))
+        register_tables(**{nodes_of(_name, _m).name: functools.partial(_made, _name, _m)})
 for _m in range(1, LAST + 1):
-    register_table(f"i1e_{_m}_zero", lambda m=_m: zero_table(zero_of(m)))
+    register_tables(**{f"i1e_{_m}_zero": lambda m=_m: zero_table(zero_of(m))})

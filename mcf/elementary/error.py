@@ -38,7 +38,7 @@ from mcf.elementary.gamma_series import derived
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
-from mcf.elementary.tables import Components, _table, constant, register_table, table_of
+from mcf.elementary.tables import Components, constant, register_tables, table_of
 from mcf.kernels.formats import Format
 
 # Degrees kept, enough for |v|^k <= 1 and coefficients that fall by 6 bits per degree.
@@ -66,12 +66,7 @@ def erfcx_at_nodes(count: int) -> list[list[int]]:
     return found[::-1]
 
 
-@_table
-def erfcx_series() -> Tensor:
-    """Return Taylor coefficients at the nodes."""
-    return table_of(erfcx_at_nodes(ERFCX_DEGREES), fixed.BITS)
-
-
+register_tables(erfcx_series=lambda: table_of(erfcx_at_nodes(ERFCX_DEGREES), fixed.BITS))
 # Up to this x erf is its own power series.
 _NEAR = 0.25
 
@@ -498,7 +493,7 @@ def _declare_slope(m: int) -> None:
         # f' = 2 x f + 2 m f_(m-1)
         return 2 * x * getattr(of, f"erfcx_{m}")(x) + 2 * m * getattr(of, f"erfcx_{m - 1}")(x)
 
-    register_table(f"erfcx_{m}_series", lambda: _slope_table(m))
+    register_tables(**{f"erfcx_{m}_series": lambda: _slope_table(m)})
     doc = f"""The derivative of order {m} of exp(x^2) erfc(x).
 
     Relative to the result everywhere.

@@ -13,7 +13,15 @@ from mcf.elementary import working as ex
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _chunks, _table, constant, lookup, rows, table
+from mcf.elementary.tables import (
+    Components,
+    _chunks,
+    constant,
+    lookup,
+    register_tables,
+    rows,
+    table,
+)
 from mcf.kernels.formats import FP32, Format
 
 # exp: arguments are reduced to |r| <= log(2) / (2 * EXP_STEPS).
@@ -23,19 +31,6 @@ EXP_CHUNK = 32
 EXP_CHUNKS = 8
 # expm1: the table has 2**(k / EXP_STEPS) - 1 for |k| up to this.
 EXPM1_LIMIT = 512
-
-
-@_table
-def exp_powers() -> Tensor:
-    """Return 2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS."""
-    return rows(_powers(range(EXP_STEPS)))
-
-
-@_table
-def exp_powers_minus_one() -> Tensor:
-    """Return 2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT."""
-    steps = range(-EXPM1_LIMIT, EXPM1_LIMIT + 1)
-    return rows([p - 1 for p in _powers(steps)])
 
 
 def _powers(steps: range) -> list[Fraction]:
@@ -48,12 +43,18 @@ def _powers(steps: range) -> list[Fraction]:
     ]
 
 
-@_table
-def exp_chunks() -> Tensor:
-    """Return parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
-    return _chunks(fixed.to_fraction(fixed.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS)
-
-
+register_tables(
+    # 2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS.
+    exp_powers=lambda: rows(_powers(range(EXP_STEPS))),
+    # 2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT.
+    exp_powers_minus_one=lambda: rows(
+        [p - 1 for p in _powers(range(-EXPM1_LIMIT, EXPM1_LIMIT + 1))]
+    ),
+    # Parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first.
+    exp_chunks=lambda: _chunks(
+        fixed.to_fraction(fixed.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS
+    ),
+)
 _STEPS_PER_UNIT = EXP_STEPS / math.log(2)
 # -log2 of the bound of |r|, slightly above log(2)/512.
 _BITS = 9.5

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mcf.elementary import fixed
 from mcf.elementary.series import Nodes
-from mcf.elementary.tables import _table, table_of, zero_table
+from mcf.elementary.tables import register_tables, table_of, zero_table
 
 
 @functools.cache
@@ -197,26 +197,15 @@ def _over(series: list[int], at: Fraction, unit: Fraction) -> list[int]:
     return quotient(series, round(at * (1 << TABLE_BITS)), unit, TABLE_BITS)
 
 
-@_table
-def lgamma_series() -> Tensor:
-    """Return coefficients of log Gamma(x) / ((x - 1) (x - 2)), which has no zero."""
-    return _table_of(lambda row, c, half: _over(_over(row, c - 1, half), c - 2, half))
-
-
-@_table
-def digamma_series() -> Tensor:
-    """Return coefficients of digamma(x) / (x - x0), with x0 its positive zero."""
-    zero = zero_of_digamma()
-    return _table_of(lambda row, c, half: _over(derived(row, 1, half), zero - c, -half))
-
-
-@_table
-def trigamma_series() -> Tensor:
-    """Return coefficients of trigamma(x)."""
-    return _table_of(lambda row, c, half: derived(row, 2, half))
-
-
-@_table
-def digamma_zero() -> Tensor:
-    """Return the positive zero of digamma as floats."""
-    return zero_table(zero_of_digamma())
+register_tables(
+    # log Gamma(x) / ((x - 1) (x - 2)), which has no zero.
+    lgamma_series=lambda: _table_of(
+        lambda row, c, half: _over(_over(row, c - 1, half), c - 2, half)
+    ),
+    # digamma(x) / (x - x0), with x0 its positive zero.
+    digamma_series=lambda: _table_of(
+        lambda row, c, half: _over(derived(row, 1, half), zero_of_digamma() - c, -half)
+    ),
+    trigamma_series=lambda: _table_of(lambda row, c, half: derived(row, 2, half)),
+    digamma_zero=lambda: zero_table(zero_of_digamma()),
+)

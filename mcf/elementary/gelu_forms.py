@@ -25,7 +25,7 @@ from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient, quotient_about
 from mcf.elementary.hyperbolic import logistic, sigmoid_error
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _table, constant, table_of, zero_table
+from mcf.elementary.tables import Components, constant, register_tables, table_of, zero_table
 from mcf.kernels.formats import FP32, FP64, Format
 
 # Bits and coefficients used to compute the table.
@@ -50,8 +50,7 @@ def gelu_zero() -> Fraction:
     return z
 
 
-@_table
-def gelu_1_series() -> Tensor:
+def _series() -> Tensor:
     """Return coefficients of (a - r(a)) / (a - a0) in z."""
     rows = []
     root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
@@ -65,11 +64,12 @@ def gelu_1_series() -> Tensor:
     return table_of(rows, _BITS, error.ERFCX_DEGREES)
 
 
-@_table
-def gelu_1_zero() -> Tensor:
+def _zero() -> Tensor:
     """Return a0 as floats."""
-    root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
-    return zero_table(root * gelu_zero())
+    return zero_table(fixed.to_fraction(fixed.root(2 * fixed.ONE)) * gelu_zero())
+
+
+register_tables(gelu_1_series=_series, gelu_1_zero=_zero)
 
 
 def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:

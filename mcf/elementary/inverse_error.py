@@ -27,7 +27,7 @@ from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _table, constant, table_of
+from mcf.elementary.tables import Components, constant, register_tables, table_of
 from mcf.kernels.formats import Format
 
 # Up to NEAR the table is used: 32 intervals.
@@ -46,8 +46,7 @@ _INVERSE = {
 }
 
 
-@_table
-def erfinv_series() -> Tensor:
+def _series() -> Tensor:
     """Return Taylor coefficients of erfinv(y) / y at (j + 1/2) / 64, in (y - node) * 128.
 
     They are continued from node to node, from x' = p, p' = 2 x p^2, p = sqrt(pi)/2 exp(x^2).
@@ -73,6 +72,7 @@ def erfinv_series() -> Tensor:
     return table_of(rows, _BITS)
 
 
+register_tables(erfinv_series=_series)
 _NODES = series.Nodes("erfinv_series", 0, DEGREES)
 
 

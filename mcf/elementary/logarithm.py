@@ -18,12 +18,10 @@ from mcf.elementary.operator import function
 from mcf.elementary.tables import (
     TERMS,
     Components,
-    Maker,
     _rows,
-    _table,
     constant,
     lookup,
-    register_table,
+    register_tables,
     rows,
 )
 from mcf.kernels.formats import Format
@@ -38,11 +36,6 @@ LOG_EXPONENTS = range(-1080, 1080)
 TENS = 96
 
 
-def _log_nodes() -> list[Fraction]:
-    nodes = [Fraction(j, LOG_STEPS) for j in range(LOG_FIRST, LOG_LAST)]
-    return [fixed.to_fraction(fixed.log(f)) for f in nodes]
-
-
 @functools.cache
 def log_base(base: int) -> Fraction:
     """Return log(base) for base 2 and 10, 1 for base 0 (e)."""
@@ -53,29 +46,24 @@ def log_base(base: int) -> Fraction:
     }[base]
 
 
-def _log_exponents(base: int) -> Tensor:
-    step = log_base(2) / log_base(base)
-    return _rows([(k * step.numerator, step.denominator) for k in LOG_EXPONENTS])
+def _declare_tables(base: int) -> None:
+    """Register log(j / LOG_STEPS) at j - LOG_FIRST, and k log(2) at k - LOG_EXPONENTS[0]."""
+
+    def nodes() -> Tensor:
+        logs = (fixed.log(Fraction(j, LOG_STEPS)) for j in range(LOG_FIRST, LOG_LAST))
+        return rows([fixed.to_fraction(v) / log_base(base) for v in logs])
+
+    def exponents() -> Tensor:
+        step = log_base(2) / log_base(base)
+        return _rows([(k * step.numerator, step.denominator) for k in LOG_EXPONENTS])
+
+    register_tables(**{f"log_nodes_{base}": nodes, f"log_exponents_{base}": exponents})
 
 
-def _tables(base: int) -> dict[str, Maker]:
-    """Return log(j / LOG_STEPS) at index j - LOG_FIRST, and k log(2) at k - LOG_EXPONENTS[0]."""
-    return {
-        f"log_nodes_{base}": lambda: rows([v / log_base(base) for v in _log_nodes()]),
-        f"log_exponents_{base}": lambda: _log_exponents(base),
-    }
-
-
-for _name, _maker in (_tables(0) | _tables(2) | _tables(10)).items():
-    register_table(_name, _maker)
-
-
-@_table
-def tens() -> Tensor:
-    """Return 10**k for 0 <= k < TENS."""
-    return rows([Fraction(10**k) for k in range(TENS)])
-
-
+for _base in (0, 2, 10):
+    _declare_tables(_base)
+# 10**k for 0 <= k < TENS.
+register_tables(tens=lambda: rows([Fraction(10**k) for k in range(TENS)]))
 # -log2 of the square of (m - f) / (m + f), with |m - f| <= 1/512 and m + f >= sqrt(2).
 _ATANH_BITS = 18.9
 # Below _TINY, log(1 + d) = d to 4 components; it is scaled by 2**600 so that no bits are lost.

@@ -30,7 +30,7 @@ from mcf.elementary.gamma import angle_error
 from mcf.elementary.gamma_series import bernoulli, derived
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
-from mcf.elementary.tables import Components, constant, register_table, table_of
+from mcf.elementary.tables import Components, constant, register_tables, table_of
 from mcf.kernels.formats import Format
 
 # The highest order; beyond it functions fall too fast for the intervals of the tables.
@@ -237,7 +237,7 @@ def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
     for even m = {m}, and the error is relative to the sum of their magnitudes 1/|x + k|^{m + 1},
     or to m! times that: near zeros the result has the bits that the cancellation leaves.
     """
-    register_table(f"polygamma_{m}_series", functools.partial(_table_of, m))
+    register_tables(**{f"polygamma_{m}_series": functools.partial(_table_of, m)})
     return function(
         "x",
         called=name,

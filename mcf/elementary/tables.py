@@ -100,14 +100,9 @@ Maker = Callable[[], Tensor]
 _makers: dict[str, Maker] = {}
 
 
-def register_table(name: str, maker: Maker) -> Maker:
-    """Register a table under a name."""
-    _makers[name] = maker
-    return maker
-
-
-def _table(maker: Maker) -> Maker:
-    return register_table(maker.__name__, maker)
+def register_tables(**makers: Maker) -> None:
+    """Register what makes each table, by its name."""
+    _makers.update(makers)
 
 
 # The names of tables on the CPU, by their addresses; see `mcf.elementary.formula_recording`.
