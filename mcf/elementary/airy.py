@@ -430,14 +430,6 @@ def phase_error(e: Steps) -> float:
     return share * (d + both + e.mul())
 
 
-def _high_error(e: Steps, m: int) -> float:
-    """Return the error of a table series in sqrt(x) multiplied by exp(-zeta)."""
-    worst = e.at_table(_nodes(m), e.sqrt())
-    with computing_in(e.fmt):
-        zeta: float = 2 / 3 * limits().zero ** 1.5
-    return worst + exp_error(e, zeta * phase_error(e)) + e.mul()
-
-
 def _intervals(e: Steps, m: int) -> list[bessel_jy.Interval]:
     """Return the intervals about zeros, as `airy.row_of` selects them."""
     zeros = tables.table(f"{NAMES[m]}_points", torch.device("cpu"))[0].tolist()
@@ -451,14 +443,6 @@ def _intervals(e: Steps, m: int) -> list[bessel_jy.Interval]:
         bessel_jy.Interval(zero, max(-1.0, low - step), min(64.0, high) + step)
         for zero, low, high in zip(zeros, [-1.0, *ends], ends, strict=False)
     ]
-
-
-def _near_error(e: Steps, m: int) -> float:
-    """Return the error of x - z times a series about z."""
-    name = f"{NAMES[m]}_series"
-    series = bessel_jy.series_error(e, name, _intervals(e, m), fall, DEGREES)
-    offset = bessel_jy.offset_error(e)
-    return max(s.error / s.least for s in series) + offset + e.mul()
 
 
 def _far_error(e: Steps, m: int) -> float:
@@ -482,12 +466,16 @@ def _far_error(e: Steps, m: int) -> float:
 def airy_error(e: Steps, m: int) -> tuple[float, float]:
     """Return the error bounds of the derivative of order m.
 
-    Below -64, zeta is 2/3 of |x|^(3/2), which is at least 512.
+    From 1 on it is a table's series in sqrt(x) times exp(-zeta); about a zero z, x - z times a
+    series. Below -64, zeta is 2/3 of |x|^(3/2), which is at least 512.
     """
+    with computing_in(e.fmt):
+        zeta: float = 2 / 3 * limits().zero ** 1.5
+    high = e.at_table(_nodes(m), e.sqrt()) + exp_error(e, zeta * phase_error(e)) + e.mul()
+    found = bessel_jy.series_error(e, f"{NAMES[m]}_series", _intervals(e, m), fall, DEGREES)
+    near = max(s.error / s.least for s in found) + bessel_jy.offset_error(e) + e.mul()
     least: float = FAR**1.5
-    return max(_high_error(e, m), _near_error(e, m)), _far_error(
-        e, m
-    ) / least + 2 / 3 * 1.01 * phase_error(e)
+    return max(high, near), _far_error(e, m) / least + 2 / 3 * 1.01 * phase_error(e)
 
 
 # Coefficients of the series at nodes fall overall but not monotonically, so `absorb` cannot sum

@@ -39,7 +39,7 @@ from torch import Tensor
 from mcf.elementary import exponential, fixed, gamma, power, series
 from mcf.elementary import working as ex
 from mcf.elementary.bessel_series import LAST, Polynomial, factors, named, nodes_of, slope_hankel
-from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed, Real, composed
+from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed, composed
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import working
@@ -347,16 +347,6 @@ def _of_order(kind: str, m: int, x: Any, of: Any) -> Any:
     return -((2 * x.abs() + (m - 1)) * x.sign() * near + far) / x.abs()
 
 
-def _k1_slope_error(real: Real) -> float:
-    """Return the error of -(K_0 + K_1 / x), terms of one sign."""
-    return composed(max(real("k0"), composed(real("k1"), real("div"))), real("add"))
-
-
-def _k1e_slope_error(real: Real) -> float:
-    """Return the error of a difference of numbers of different signs."""
-    return composed(max(real("k0e_1"), real("k0e_2")), real("add"))
-
-
 # Functions by kind, order and scaling: the sentence that describes one, its names in PyTorch, and
 # derivative and bound of the derivative.
 _BEYOND = "; infinite beyond the range."
@@ -386,11 +376,15 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...], str, Any, Any]] = {
     ),
     "k1": (
         f"Return the modified Bessel function K_1(x){_POLE}",
-        (), "modified_bessel_k1", lambda x, of: -of.k0(x) - of.k1(x) / x, _k1_slope_error,
+        (), "modified_bessel_k1", lambda x, of: -of.k0(x) - of.k1(x) / x,
+        # Terms of one sign.
+        lambda real: composed(max(real("k0"), composed(real("k1"), real("div"))), real("add")),
     ),
     "k1e": (
         "Return exp(x) K_1(x).", (), "scaled_modified_bessel_k1",
-        lambda x, of: of.k0e_1(x) - of.k0e_2(x), _k1e_slope_error,
+        lambda x, of: of.k0e_1(x) - of.k0e_2(x),
+        # Numbers of different signs.
+        lambda real: composed(max(real("k0e_1"), real("k0e_2")), real("add")),
     ),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mcf.elementary import exponential, logarithm
 from mcf.elementary import working as ex
-from mcf.elementary.declarations import COMPOSED, Composed, Real, composed, inverse, root_of
+from mcf.elementary.declarations import COMPOSED, Composed, composed, inverse, root_of
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error, expm1_error
 from mcf.elementary.format import WORKING, working
@@ -69,16 +69,6 @@ def _acosh_error(e: Steps) -> float:
     """Return the error of log(1 + t + sqrt(t (2 + t))), t = x - 1."""
     side = e.sqrt() + (2 * e.collect() + e.add() + e.mul()) / 2
     return log1p_error(e, max(side, e.collect()) + e.add())
-
-
-def _acosh_slope_error(real: Real) -> float:
-    side = composed(root_of(real("add")), real("sqrt"))
-    return composed(inverse(composed(side, side, real("mul"))), real("reciprocal"))
-
-
-def _atanh_slope_error(real: Real) -> float:
-    inside = composed(real("add"), real("add"), real("mul"))
-    return composed(inverse(inside), real("reciprocal"))
 
 
 COMPOSED["atanh_1"] = Composed(
@@ -216,7 +206,10 @@ def asinh(x: Components, fmt: Format, terms: int) -> Components:
     bound=_acosh_error,
     worst=2.75,
     derivative=lambda x, of: 1 / ((x - 1).sqrt() * (x + 1).sqrt()),
-    slope=_acosh_slope_error,
+    slope=lambda real: composed(
+        inverse(composed(*2 * (composed(root_of(real("add")), real("sqrt")),), real("mul"))),
+        real("reciprocal"),
+    ),
 )
 def acosh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse hyperbolic cosine; NaN for x < 1.
@@ -248,7 +241,9 @@ def acosh(x: Components, fmt: Format, terms: int) -> Components:
     bound=lambda e: log1p_error(e, e.collect() + e.div()),
     worst=1.87,
     derivative=lambda x, of: of.atanh_1(x),
-    slope=_atanh_slope_error,
+    slope=lambda real: composed(
+        inverse(composed(real("add"), real("add"), real("mul"))), real("reciprocal")
+    ),
 )
 def atanh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse hyperbolic tangent; infinite at 1 and -1, NaN beyond.

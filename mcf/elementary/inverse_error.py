@@ -162,11 +162,6 @@ def _inverted_error(e: Steps) -> float:
     return 1.15 * both * (1 + 2.0 ** (8 - WORKING[e.fmt].start_bits)) + e.add()
 
 
-def erfinv_error(e: Steps) -> tuple[float, float]:
-    """Return the error of erfinv: a series up to 1/2, beyond it a step from a float."""
-    return max(e.at_table(_NODES) + e.mul(), _inverted_error(e)), 0.0
-
-
 def ndtri_error(e: Steps) -> tuple[float, float]:
     """Return the error of ndtri, sqrt(2) times erfinv of 2 x - 1."""
     # a erfinv'(a) / erfinv(a) is at most 1.17 up to a = 1/2.
@@ -201,7 +196,7 @@ COMPOSED["ndtri_1"] = Composed(_ndtri_slope, lambda p, of: of.ndtri(p) * of.ndtr
 @function(
     "x",
     torch=("erfinv",),
-    bound=erfinv_error,
+    bound=lambda e: (max(e.at_table(_NODES) + e.mul(), _inverted_error(e)), 0.0),
     proven=False,
     derivative=lambda x, of: of.erfinv_1(x),
     slope=OBSERVED,

@@ -254,12 +254,9 @@ def _log(x: Components, fmt: Format, terms: int, base: int) -> Components:
     y = ex.scale_all(y, shift)
     result, k = scaled_log(y, y[0], ex.working_terms(fmt, terms), base, -shift)
     out = ex.leave(result, fmt, terms, k)
-    return ex.special(~good, _log_beyond(x[0]), out)
-
-
-def _log_beyond(x: Tensor) -> Tensor:
-    """Return the log of special values: -inf at 0, NaN below, inf and NaN themselves."""
-    return torch.where(x == 0, -math.inf, torch.where(x < 0, math.nan, x))
+    # -inf at 0, NaN below, infinity and NaN themselves.
+    beyond = torch.where(x[0] == 0, -math.inf, torch.where(x[0] < 0, math.nan, x[0]))
+    return ex.special(~good, beyond, out)
 
 
 @function("x", torch=("log",), bound=log_error, worst=2.81, slope=("div",))

@@ -390,10 +390,14 @@ def _against_one(a: Components) -> tuple[Tensor, Tensor]:
 
 
 def pow_error(e: Steps) -> float:
-    """Return the error of pow, of small powers by products where those serve."""
+    """Return the error of pow, of small powers by products where those serve.
+
+    For x**k or x**-k by squaring it is k - 1 times that of a product, since squaring doubles the
+    error of x**j. A half power replaces one product by the root.
+    """
     found = _power_error(e)
     if e.fmt is FP64 and serves(e.result):
-        found = max(found, few_products_error(e))
+        found = max(found, (LARGEST - 1) * e.mul() + e.sqrt() + e.div())
     return found
 
 
@@ -407,14 +411,6 @@ def _power_error(e: Steps) -> float:
     exact = e.fmt is not FP64 or e.terms == tables.TERMS
     sums = 2 * e.collect() * _REST if exact else e.constant()
     return exp_error(e, WORKING[e.fmt].exp_limit * 2.0**-18 * (tail + 64 * e.constant()) + sums)
-
-
-def few_products_error(e: Steps) -> float:
-    """Return the error of x**k or x**-k by squaring: k - 1 times that of a product.
-
-    Squaring doubles the error of x**j. A half power replaces one product by the root.
-    """
-    return (LARGEST - 1) * e.mul() + e.sqrt() + e.div()
 
 
 @function("x", "y", bound=pow_error, worst=0.5, slope=POWER)

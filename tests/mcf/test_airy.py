@@ -1,7 +1,7 @@
-"""Airy's function and its derivatives: bounds, zeros, special values, executors.
+"""Airy's function and its derivative: special values, coefficients, rows of the tables.
 
-*Derived bound*, against ball arithmetic. Caught mutants: zeta as one product, a zero or a table
-without its last components, series some terms short, an asymptotic series of two components.
+Errors and mutants are in `test_special_functions.py` and `test_special_branches.py`, zeros in
+`test_bessel_functions.py`, derivatives in `test_error_functions.py`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flint import arb, ctx
 
-import mcf
-import mcf.elementary
-from mcf.elementary import airy, bessel_jy, tables
+from mcf.elementary import airy, tables
 from mcf.elementary.airy import ZEROS, asymptotic
 from mcf.elementary.format import computing_in
 from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
-from tests.helpers.elementary import balls, inputs
 from tests.helpers.everyday import everyday
-from tests.helpers.special import REFERENCE, climbed, part
-from tests.helpers.zeros import assert_no_expansion_is_nearer, ball, components
 
 _SLOW = pytest.mark.slow
 NAMES = airy.NAMES
@@ -37,23 +31,6 @@ PROGRAMS: dict[str, Callable[..., Components]] = {
     "airy_ai": airy.airy_ai,
     "airy_ai_1": airy.airy_ai_1,
 }
-
-
-@_SLOW
-@pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("terms", [1, 2, 3, 4])
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-def test_error_of_many_slopes(fmt: Format, terms: int) -> None:
-    """Of the derivative; the function's are in `test_special_functions.py`."""
-    for (x,) in inputs("airy_ai_1", fmt, terms, 300, seed=20 + terms):
-        assert max(part("airy_ai_1", fmt, x, airy.airy_ai_1(x))) <= 1
-
-
-@_SLOW
-@pytest.mark.usefixtures("on_torch")
-def test_error_of_the_slope_found_by_climbing() -> None:
-    for fmt, terms in ((FP64, 4), (FP64, 2), (FP32, 4)):
-        assert 0 < climbed("airy_ai_1", airy.airy_ai_1, fmt, terms) <= 1
 
 
 @pytest.mark.usefixtures("on_torch")
@@ -86,45 +63,6 @@ def test_coefficients() -> None:
     assert [asymptotic(1, k) for k in (1, 2)] == [Fraction(-7, 72), Fraction(-455, 10368)]
 
 
-def _zeros(m: int) -> list[Fraction]:
-    """As they are kept, and not the points between them."""
-    kept = tables.table(f"{NAMES[m]}_points", torch.device("cpu")).T.tolist()
-    low = airy.LOW[m]
-    return [
-        sum(map(Fraction, row)) for k, row in enumerate(kept) if k >= len(low) or low[k][1] is None
-    ]
-
-
-@pytest.mark.parametrize("m", [0, pytest.param(1, marks=_SLOW)])
-def test_zeros(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against balls, all that are kept; no expansion is nearer than what they are kept for."""
-    monkeypatch.setattr(ctx, "prec", 1100)
-    zeros, beside = _zeros(m), arb(2) ** -470
-    assert len(zeros) == ZEROS
-    assert zeros[-1] > 63.8
-    for z in zeros[:: 1 if m else 9]:
-        low, high = (REFERENCE[NAMES[m]](-ball(z) * (1 + s * beside)) for s in (-1, 1))
-        assert (low * high) < 0
-    assert_no_expansion_is_nearer(zeros)
-
-
-def _at_zeros(m: int) -> Components:
-    rows = [[-c for c in components(z)] for z in _zeros(m)[::9]]
-    return tuple(torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
-
-
-@_SLOW
-@pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("m", [0, 1])
-def test_next_to_zeros(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative to the result; two floats less of the zeros are caught."""
-    x, name = _at_zeros(m), NAMES[m]
-    assert max(part(name, FP64, x, PROGRAMS[name](x))) <= 1
-    whole = bessel_jy.parts_needed
-    monkeypatch.setattr(bessel_jy, "parts_needed", lambda *given: whole(*given) - 2)
-    assert max(part(name, FP64, x, PROGRAMS[name](x))) > 1
-
-
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("m", [0, pytest.param(1, marks=_SLOW)])
 def test_every_float_has_the_row_of_an_interval_around_it(m: int) -> None:
@@ -137,26 +75,6 @@ def test_every_float_has_the_row_of_an_interval_around_it(m: int) -> None:
     points = tables.table(f"{NAMES[m]}_points", torch.device("cpu"))[0]
     # The coefficients of a row fall for these distances.
     assert bool(((a - points[row.long()]).abs() * a.clamp(min=1).sqrt() < 1.9).all())
-
-
-@_SLOW
-@pytest.mark.usefixtures("on_torch")
-def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ai', x Ai and Ai + x Ai' to 4 u^2: a function and a product, then the sum of two."""
-    monkeypatch.setattr(ctx, "prec", 600)
-    x: Any = mcf.tensor(["0.3", "-2.338", "7.1", "-80.7", "-1.0187"], 2, torch.float64)
-    value = torch.special.airy_ai(x.requires_grad_())
-    slopes = []
-    for _ in range(3):
-        (value,) = torch.autograd.grad(value.sum(), x, create_graph=True)
-        slopes.append(value)
-    rows = zip(*map(balls, (v.detach().components for v in (x, *slopes))), strict=True)
-    for v, first, second, third in rows:
-        ai, slope = v.airy_ai(), v.airy_ai(derivative=1)
-        assert abs(first - slope) <= abs(slope) * 4 * arb(2) ** -106
-        assert abs(second - v * ai) <= abs(v * ai) * 4 * arb(2) ** -106
-        size = abs(ai) + abs(v * slope)
-        assert abs(third - ai - v * slope) <= size * 4 * arb(2) ** -106
 
 
 @pytest.mark.usefixtures("on_torch")

@@ -1,4 +1,4 @@
-"""Bessel functions: special values as torch has them, zeros, higher derivatives, torch's names.
+"""Bessel's and Airy's functions: special values, zeros, higher derivatives, torch's names.
 
 Errors, and mutants that their bounds catch, are in `test_special_functions.py` and
 `test_special_branches.py`. Caught mutants: an order for another, a number where torch has none.
@@ -16,7 +16,7 @@ from flint import arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.elementary import bessel, bessel_jy, bessel_series, tables
+from mcf.elementary import airy, bessel, bessel_jy, bessel_series, tables
 from mcf.elementary.operator import FUNCTIONS
 from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
@@ -62,29 +62,38 @@ def test_special_values(name: str, fmt: Format) -> None:
     assert ours[0][x == math.inf].view(torch.uint8).any() == theirs[x == math.inf].isnan().any()
 
 
+ZEROS = {**dict.fromkeys(("j0", "j1", "y0", "y1"), 82), "airy_ai": 109, "airy_ai_1": 109}
+
+
 def _zeros(name: str) -> list[Fraction]:
-    kept = tables.table(f"{name}_zeros", torch.device("cpu"))
-    return [sum(map(Fraction, row)) for row in kept.T.tolist() if row[0]]
+    """Return the zeros that are kept, without 0; of Airy's functions those of -x."""
+    kind = "points" if name in airy.NAMES else "zeros"
+    kept = tables.table(f"{name}_{kind}", torch.device("cpu")).T.tolist()
+    # Airy's tables have points between the first zeros, too.
+    low = airy.LOW[airy.NAMES.index(name)] if name in airy.NAMES else ()
+    between = {k for k, (_, point) in enumerate(low) if point is not None}
+    return [sum(map(Fraction, row)) for k, row in enumerate(kept) if row[0] and k not in between]
 
 
-@pytest.mark.parametrize("name", everyday(["j0", "j1", "y0", "y1"], ["j0"]))
+@pytest.mark.parametrize("name", everyday(ZEROS, ["j0", "airy_ai"]))
 def test_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against balls, all that are kept; no expansion is nearer than what they are kept for."""
     monkeypatch.setattr(ctx, "prec", 1100)
-    zeros, beside = _zeros(name), arb(2) ** -470
-    assert len(zeros) == 82
-    assert zeros[-1] > 254
-    for z in zeros:
-        low, high = (REFERENCE[name](ball(z) * (1 + s * beside)) for s in (-1, 1))
+    zeros, beside, sign = _zeros(name), arb(2) ** -470, -1 if name in airy.NAMES else 1
+    assert len(zeros) == ZEROS[name]
+    assert zeros[-1] > (63.8 if name in airy.NAMES else 254)
+    for z in zeros[:: 9 if name == "airy_ai" else 1]:
+        low, high = (REFERENCE[name](sign * ball(z) * (1 + s * beside)) for s in (-1, 1))
         assert (low * high) < 0
     assert_no_expansion_is_nearer(zeros)
 
 
-@pytest.mark.parametrize("name", ["j0", pytest.param("y1", marks=_SLOW)])
+@pytest.mark.parametrize("name", everyday(["j0", "y1", "airy_ai", "airy_ai_1"], ["j0"]))
 def test_next_to_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative to the result; one float less of the zeros is caught."""
-    rows = [components(z) for z in _zeros(name)[:80:9]]
-    x = tuple(torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
+    """Relative to the result; two floats less of the zeros are caught."""
+    sign = -1 if name in airy.NAMES else 1
+    rows = [components(z) for z in _zeros(name)[: 80 if sign == 1 else None : 9]]
+    x = tuple(sign * torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
     assert max(part(name, FP64, x, getattr(mcf.elementary, name)(x))) <= 1
     whole = bessel_jy.parts_needed
     monkeypatch.setattr(bessel_jy, "parts_needed", lambda *given: whole(*given) - 2)
@@ -144,41 +153,16 @@ def test_zeros_of_derivatives() -> None:
         ctx.prec = before
 
 
-GRADIENTS = {
-    "i0e": torch.special.i0e,
-    "i1e": torch.special.i1e,
-    "k0e": torch.special.scaled_modified_bessel_k0,
-    "k1e": torch.special.scaled_modified_bessel_k1,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("kind", everyday(["i0e", "i1e", "k0e", "k1e"], ["k1e"]))
-def test_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First and second derivatives to 6 u^2: half a unit each, and the sum of two for k1e.
-
-    Differences of the functions lose a factor of x of them, of x^2 for the second: at 2^60 all.
-    """
-    monkeypatch.setattr(ctx, "prec", 900)
-    x: Any = mcf.tensor([0.4375, 1.5451272, 40.0, 3e4, 2.0**60], 2, torch.float64)
-    x = (x * mcf.tensor("0.98765432109876543210987654321", 2, torch.float64)).requires_grad_()
-    (slope,) = torch.autograd.grad(GRADIENTS[kind](x).sum(), x, create_graph=True)
-    (curve,) = torch.autograd.grad(slope.sum(), x)
-    for m, found in (1, slope), (2, curve):
-        pairs = zip(balls(x.detach().components), balls(found.detach().components), strict=True)
-        for v, ours in pairs:
-            exact = REFERENCE[f"{kind}_{m}"](v)
-            assert abs(ours - exact) <= abs(exact) * 6 * arb(2) ** -106, (m, v.str(10))
-
-
 @_SLOW
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.parametrize("kind", ["i1e", "k0e"])
-def test_derivatives_beyond_the_last_program(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [("i1e", torch.special.i1e), ("k0e", torch.special.scaled_modified_bessel_k0)],
+)
+def test_derivatives_beyond_the_last_program(kind: str, function: Any) -> None:
     """By the differential equation: a factor of x and some binomials are lost an order."""
     x: Any = mcf.tensor([0.75, 3.0], 2, torch.float64).requires_grad_()
-    value = GRADIENTS[kind](x)
+    value = function(x)
     for _ in range(6):
         (value,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     before, ctx.prec = ctx.prec, 900
