@@ -141,7 +141,7 @@ def _bare(name: str, network: ieee.Family, by_float: ieee.Family | None = None) 
     return Operation(name, ("x", "y"), _of(network), _by_float(by_float or {}))
 
 
-# Networks that do not correct special values, for `mcf.elementary.arithmetic`.
+# Networks that do not correct special values, for `mcf.elementary.working`.
 BARE_ADD = _bare("bare_add", ieee.SUM, ieee.BARE_PLUS_FLOAT)
 BARE_MUL = _bare("bare_mul", ieee.PRODUCT, ieee.TIMES_FLOAT)
 BARE_DIV = _bare("bare_div", ieee.QUOTIENT, ieee.OVER_FLOAT)

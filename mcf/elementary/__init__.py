@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from mcf.elementary import airy as airy
 from mcf.elementary import bessel as bessel
 from mcf.elementary import bessel_jy as bessel_jy
-from mcf.elementary import bessel_slopes as bessel_slopes
 from mcf.elementary import complex_functions as complex_functions
 from mcf.elementary import error as error
 from mcf.elementary import gamma as gamma

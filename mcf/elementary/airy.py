@@ -28,15 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import (
-    angles,
-    bessel_jy,
-    exponential,
-    fixed,
-    series,
-    tables,
-)
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import angles, bessel_jy, exponential, fixed, series, tables
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.bessel_jy import PARTS
 from mcf.elementary.error_steps import Steps
@@ -49,23 +42,9 @@ from mcf.elementary.tables import (
     _rows,
     constant,
     entries,
-    register_table,
+    register_tables,
     table,
-)
-from mcf.elementary.working import (
-    beside,
-    collected,
-    enter,
-    exponent,
-    head,
-    leave,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    special,
-    two_sum,
-    working_terms,
+    table_of,
 )
 from mcf.kernels.formats import FP64, Format
 
@@ -160,15 +139,7 @@ def _moved(state: bessel_jy.State, to: int) -> bessel_jy.State:
 def _at_zero(state: bessel_jy.State, m: int, guess: int) -> bessel_jy.State:
     """Return the state at a zero of the function or its derivative, by Newton's method."""
     state = _moved(state, guess)
-    c = _coefficients(state, 130)
-    b = [(k + 1) * x for k, x in enumerate(c[1:])] if m else c
-    at, step = 0, _ONE
-    # The next error is about the square of this one.
-    while abs(step) >> (_BITS // 2 - 16):
-        value, slope = bessel_jy.evaluated(b, at)
-        step = (value << _BITS) // slope
-        at -= step
-    return bessel_jy.State(guess + at, *bessel_jy.evaluated(c, at))
+    return bessel_jy.newton(state, _coefficients(state, 130), m)
 
 
 class About(NamedTuple):
@@ -257,12 +228,8 @@ def _high_rows() -> list[tuple[list[int], list[int]]]:
     """Return coefficients of F and G at each node, ascending."""
     found = []
     at, state = Fraction(LAST), _high_start()
-    for octave in reversed(range(OCTAVES)):
-        half = Fraction(2**octave, 2 * series.STEPS)
-        for j in reversed(range(series.STEPS)):
-            node = 2**octave + half * (2 * j + 1)
-            if node > LAST:
-                continue
+    for node, half in reversed(_nodes(0).points()):
+        if node <= LAST:
             state = _moved(state, int(-(node**2) * _ONE))
             decay = _decay(Fraction(2, 3) * (at**3 - node**3))
             f, g = (x * decay >> _BITS for x in (state.value, state.slope))
@@ -275,15 +242,14 @@ def _tables(m: int, name: str) -> dict[str, Maker]:
     """Return the tables of Ai or Ai': series, points as 9 floats each, and series at nodes."""
     return {
         # The function of -a about the points, and divided by a - z about zeros.
-        f"{name}_series": lambda: _rows([(c, _ONE) for it in about(m) for c in it.row]),
+        f"{name}_series": lambda: table_of((it.row for it in about(m)), _BITS),
         f"{name}_points": lambda: _rows([(r.at, _ONE) for r in about(m)], PARTS),
         # F or G.
-        f"{name}_scaled": lambda: _rows([(c, _ONE) for pair in _high_rows() for c in pair[m]]),
+        f"{name}_scaled": lambda: table_of((pair[m] for pair in _high_rows()), _BITS),
     }
 
 
-for _name, _maker in (_tables(0, "airy_ai") | _tables(1, "airy_ai_1")).items():
-    register_table(_name, _maker)
+register_tables(**_tables(0, "airy_ai"), **_tables(1, "airy_ai_1"))
 
 
 FAR = 64.0
@@ -338,17 +304,17 @@ def phase(a: Components, terms: int) -> Phase:
     With a whole m the root is s = h + d, h = 3 m 2^-j and d = (a - h^2) / (s + h), and zeta is 18
     m^3 2^-3j + 2 d (h s + d^2 / 3), whose first term is exact.
     """
-    k = exponent(a[0]) >> 1
-    a, j = scale_all(a, -2 * k), limits().steps
+    k = ex.exponent(a[0]) >> 1
+    a, j = ex.scale_all(a, -2 * k), limits().steps
     m = (_root(a[0]) * (2.0**j / 3)).round()
     h = m * (3 * 2.0**-j)
-    s = ex.sqrt(head(a, terms))
-    d = ex.div(beside(a, h * h, terms), ex.add(s, h))
+    s = ex.sqrt(ex.head(a, terms))
+    d = ex.div(ex.beside(a, h * h, terms), ex.add(s, h))
     third = constant(Fraction(1, 3), terms, h.device)
     rest = ex.mul(d, ex.add(ex.mul(s, h), ex.mul(ex.mul(d, d), third)))
-    first, second = two_sum(m * m * m * (18 * 2.0 ** (-3 * j)), 2 * rest[0])
+    first, second = ex.two_sum(m * m * m * (18 * 2.0 ** (-3 * j)), 2 * rest[0])
     zeta = (first, second, *series.scaled(rest[1:], 2.0))
-    return Phase(scale_all(s, k), scale_all(zeta, 3 * k))
+    return Phase(ex.scale_all(s, k), ex.scale_all(zeta, 3 * k))
 
 
 def _nodes(m: int) -> series.Nodes:
@@ -359,7 +325,7 @@ def _high(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of Ai(a) or Ai'(a) for a >= 1."""
     root, zeta = phase(a, terms)
     value = _nodes(m).at(root, terms)
-    decay, k = exponential.scaled_exp(minus(zeta), terms)
+    decay, k = exponential.scaled_exp(ex.minus(zeta), terms)
     return ex.mul(value, decay), k
 
 
@@ -390,16 +356,16 @@ def _near(
     row = place.to(torch.int64)
     points = table(f"{NAMES[m]}_points", row.device)
     parts = bessel_jy.parts_needed(fmt, given, terms)
-    v = collected((*a, *(-entries(points[k], row) for k in range(parts))), terms)
+    v = ex.collected((*a, *(-entries(points[k], row) for k in range(parts))), terms)
     value = bessel_jy._series(f"{NAMES[m]}_series", row, v, fall, DEGREES)
-    one = head((torch.ones_like(a[0]),), terms)
+    one = ex.head((torch.ones_like(a[0]),), terms)
     for at, (_, point) in enumerate(LOW[m]):
         if point is not None:
-            v = select(place == at, one, v)
+            v = ex.select(place == at, one, v)
     # Scale first, since the product would lose the last components of a tiny number.
     faint = working().faint
     k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
-    return ex.mul(value, scale_all(v, k)), -k
+    return ex.mul(value, ex.scale_all(v, k)), -k
 
 
 def coefficients(m: int, odd: int) -> Callable[[int], Fraction]:
@@ -413,9 +379,9 @@ def _far(m: int, a: Components, terms: int) -> Components:
     root, zeta = phase(a, terms)
     # Only the absolute error of the angle matters, so no bits are kept for cancellation.
     sine, cosine = angles.sine_and_cosine(zeta, FP64, 0, terms)
-    plus, difference = ex.add(cosine, sine), ex.add(sine, minus(cosine))
-    one, device = head((torch.ones_like(a[0]),), terms), a[0].device
-    inverse = ex.div(one, collected(zeta, terms))
+    plus, difference = ex.add(cosine, sine), ex.add(sine, ex.minus(cosine))
+    one, device = ex.head((torch.ones_like(a[0]),), terms), a[0].device
+    inverse = ex.div(one, ex.collected(zeta, terms))
     square = ex.mul(inverse, inverse)
     p = series.polynomial(square, BITS, coefficients(m, 0))
     tail = series.polynomial(square, BITS, coefficients(m, 1), SMALLER)
@@ -430,27 +396,27 @@ def _far(m: int, a: Components, terms: int) -> Components:
 
 
 def _airy(x: Components, fmt: Format, terms: int, m: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     high = (y[0] >= 1.0) & (y[0] < limits().zero)
     far = (y[0] <= -FAR) & (y[0] >= -limits().lost)
     near = (y[0] < 1.0) & (y[0] > -FAR)
-    value = head((torch.zeros_like(y[0]),), w)
+    value = ex.head((torch.zeros_like(y[0]),), w)
     k = torch.zeros_like(y[0], dtype=torch.int64)
     if bool(near.any()):
-        found, e = _near(m, sanitized(minus(y), near), fmt, terms, w)
-        value, k = select(near, found, value), torch.where(near, e, k)
+        found, e = _near(m, ex.sanitized(ex.minus(y), near), fmt, terms, w)
+        value, k = ex.select(near, found, value), torch.where(near, e, k)
     if bool(high.any()):
-        found, e = _high(m, sanitized(y, high), w)
-        value, k = select(high, found, value), torch.where(high, e, k)
+        found, e = _high(m, ex.sanitized(y, high), w)
+        value, k = ex.select(high, found, value), torch.where(high, e, k)
     if bool(far.any()):
-        found = _far(m, sanitized(minus(y), far, FAR), w)
-        value = select(far, found, value)
-    out = leave(value, fmt, terms, k)
+        found = _far(m, ex.sanitized(ex.minus(y), far, FAR), w)
+        value = ex.select(far, found, value)
+    out = ex.leave(value, fmt, terms, k)
     # NaN at infinities, as in PyTorch. For inconsistent components such as (22.5, inf), the sign
     # and low components would depend on the executor.
     none = out[0].isnan()
     end = torch.where(y[0].isfinite() & ~none, 0.0, math.nan)
-    return special(~(near | high | far) | none, end.to(fmt.dtype), out)
+    return ex.special(~(near | high | far) | none, end.to(fmt.dtype), out)
 
 
 def phase_error(e: Steps) -> float:
@@ -462,14 +428,6 @@ def phase_error(e: Steps) -> float:
     # A third of d^2 is at most a thousandth of the other term.
     both = e.sqrt() + e.mul() + 2.0**-10 * (2 * d + 2 * e.mul() + e.constant()) + e.add()
     return share * (d + both + e.mul())
-
-
-def _high_error(e: Steps, m: int) -> float:
-    """Return the error of a table series in sqrt(x) multiplied by exp(-zeta)."""
-    worst = e.at_table(_nodes(m), e.sqrt())
-    with computing_in(e.fmt):
-        zeta: float = 2 / 3 * limits().zero ** 1.5
-    return worst + exp_error(e, zeta * phase_error(e)) + e.mul()
 
 
 def _intervals(e: Steps, m: int) -> list[bessel_jy.Interval]:
@@ -485,14 +443,6 @@ def _intervals(e: Steps, m: int) -> list[bessel_jy.Interval]:
         bessel_jy.Interval(zero, max(-1.0, low - step), min(64.0, high) + step)
         for zero, low, high in zip(zeros, [-1.0, *ends], ends, strict=False)
     ]
-
-
-def _near_error(e: Steps, m: int) -> float:
-    """Return the error of x - z times a series about z."""
-    name = f"{NAMES[m]}_series"
-    series = bessel_jy.series_error(e, name, _intervals(e, m), fall, DEGREES)
-    offset = bessel_jy.offset_error(e)
-    return max(s.error / s.least for s in series) + offset + e.mul()
 
 
 def _far_error(e: Steps, m: int) -> float:
@@ -516,12 +466,16 @@ def _far_error(e: Steps, m: int) -> float:
 def airy_error(e: Steps, m: int) -> tuple[float, float]:
     """Return the error bounds of the derivative of order m.
 
-    Below -64, zeta is 2/3 of |x|^(3/2), which is at least 512.
+    From 1 on it is a table's series in sqrt(x) times exp(-zeta); about a zero z, x - z times a
+    series. Below -64, zeta is 2/3 of |x|^(3/2), which is at least 512.
     """
+    with computing_in(e.fmt):
+        zeta: float = 2 / 3 * limits().zero ** 1.5
+    high = e.at_table(_nodes(m), e.sqrt()) + exp_error(e, zeta * phase_error(e)) + e.mul()
+    found = bessel_jy.series_error(e, f"{NAMES[m]}_series", _intervals(e, m), fall, DEGREES)
+    near = max(s.error / s.least for s in found) + bessel_jy.offset_error(e) + e.mul()
     least: float = FAR**1.5
-    return max(_high_error(e, m), _near_error(e, m)), _far_error(
-        e, m
-    ) / least + 2 / 3 * 1.01 * phase_error(e)
+    return max(high, near), _far_error(e, m) / least + 2 / 3 * 1.01 * phase_error(e)
 
 
 # Coefficients of the series at nodes fall overall but not monotonically, so `absorb` cannot sum

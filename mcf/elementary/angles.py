@@ -17,36 +17,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
+from mcf.elementary import working as ex
 from mcf.elementary.error_steps import Magnitudes, Steps
 from mcf.elementary.format import working
 from mcf.elementary.tables import (
     Components,
     _chunks,
-    _table,
     constant,
     entries,
     lookup,
+    register_tables,
     rows,
     table,
-)
-from mcf.elementary.working import (
-    Sums,
-    collected,
-    exponent,
-    gathered,
-    head,
-    integer,
-    minus,
-    plus,
-    power,
-    rare,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
 )
 from mcf.kernels.formats import FP64, Format
 
@@ -61,40 +44,12 @@ LIMB = 24
 LIMBS_BEFORE, LIMBS_AFTER = 64, 68
 
 
-@_table
-def sines() -> Tensor:
-    """Return sin(j / ANGLE_STEPS)."""
-    return rows([fixed.to_fraction(_sin_cos(j)[0]) for j in range(SIN_LAST + 1)])
+def _sin_cos(j: int) -> list[Fraction]:
+    return [fixed.to_fraction(v) for v in fixed.sin_cos(Fraction(j, ANGLE_STEPS))]
 
 
-@_table
-def cosines() -> Tensor:
-    """Return cos(j / ANGLE_STEPS)."""
-    return rows([fixed.to_fraction(_sin_cos(j)[1]) for j in range(SIN_LAST + 1)])
-
-
-def _sin_cos(j: int) -> tuple[int, int]:
-    return fixed.sin_cos(Fraction(j, ANGLE_STEPS))
-
-
-@_table
-def arctangents() -> Tensor:
-    """Return atan(j / ATAN_STEPS)."""
-    angles = [fixed.atan(Fraction(j, ATAN_STEPS)) for j in range(ATAN_LAST + 1)]
-    return rows([fixed.to_fraction(a) for a in angles])
-
-
-@_table
-def half_pi_chunks() -> Tensor:
-    """Return parts of pi/2, HALF_PI_CHUNK bits each, largest first."""
-    return _chunks(fixed.to_fraction(fixed.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS)
-
-
-@_table
-def turn_limbs() -> Tensor:
-    """Return 1/(2 pi) as LIMB-bit digits; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
-    limbs = turn_digits(LIMB, LIMBS_BEFORE, LIMBS_AFTER)
-    return torch.tensor(limbs, dtype=torch.int64, device="cpu")
+def _turn_limbs(*digits: int) -> Tensor:
+    return torch.tensor(turn_digits(*digits), dtype=torch.int64, device="cpu")
 
 
 def turn_digits(limb: int, before: int, after: int) -> list[int]:
@@ -118,11 +73,22 @@ _RECIPROCAL = 1 << _SHIFT
 _CLOSE = 2.0**-10
 
 
-@_table
-def turn_short_limbs() -> Tensor:
-    """Return 1/(2 pi) in digits of SHORT_LIMB bits as floats; digit m at _SHORT_BEFORE - 1 + m."""
-    limbs = turn_digits(SHORT_LIMB, _SHORT_BEFORE, _SHORT_AFTER)
-    return torch.tensor([limbs], dtype=torch.float64, device="cpu")
+register_tables(
+    # sin(j / ANGLE_STEPS), cos(j / ANGLE_STEPS) and atan(j / ATAN_STEPS).
+    sines=lambda: rows([_sin_cos(j)[0] for j in range(SIN_LAST + 1)]),
+    cosines=lambda: rows([_sin_cos(j)[1] for j in range(SIN_LAST + 1)]),
+    arctangents=lambda: rows(
+        [fixed.to_fraction(fixed.atan(Fraction(j, ATAN_STEPS))) for j in range(ATAN_LAST + 1)]
+    ),
+    # Parts of pi/2, HALF_PI_CHUNK bits each, largest first.
+    half_pi_chunks=lambda: _chunks(
+        fixed.to_fraction(fixed.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS
+    ),
+    # 1/(2 pi) as digits of LIMB bits; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m. In
+    # digits of SHORT_LIMB bits as floats; digit m at _SHORT_BEFORE - 1 + m.
+    turn_limbs=lambda: _turn_limbs(LIMB, LIMBS_BEFORE, LIMBS_AFTER),
+    turn_short_limbs=lambda: _turn_limbs(SHORT_LIMB, _SHORT_BEFORE, _SHORT_AFTER)[None].double(),
+)
 
 
 def bits_needed(fmt: Format, terms: int, count: int, *, full: bool = False) -> int:
@@ -149,8 +115,8 @@ def _medium_turns(x: Components, fmt: Format, terms: int, count: int) -> tuple[T
     first = x[0] + floats[0]
     close = first.abs() < _CLOSE
     if working().format is not FP64:
-        return integer(k) & 3, collected((*x, *floats), count)
-    sums = Sums(first, count)
+        return ex.integer(k) & 3, ex.collected((*x, *floats), count)
+    sums = ex.Sums(first, count)
     for j, c in enumerate(x[1:]):
         sums.add(c, j)
     # The j-th is at most 2**(11 - HALF_PI_CHUNK j), and a sum at least 2**(-10 - 53 place).
@@ -159,8 +125,8 @@ def _medium_turns(x: Components, fmt: Format, terms: int, count: int) -> tuple[T
         sums.add(c, (HALF_PI_CHUNK * j - 21) // 53)
     r = sums.total()
     if bool(close.any()):
-        r = select(close, collected((*x, *floats), count), r)
-    return integer(k) & 3, r
+        r = ex.select(close, ex.collected((*x, *floats), count), r)
+    return ex.integer(k) & 3, r
 
 
 def _limb() -> int:
@@ -172,9 +138,9 @@ def _pieces(x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Return a and digits n_i of one sign with x = sum(n_i 2**(limb i)) * 2**(limb a)."""
     width, limb = working().format, _limb()
     mask = (1 << limb) - 1
-    e = (exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
-    mantissa = (x.abs() * power(-(e >> 1)) * power((e >> 1) - e)).to(torch.int64)
-    sign = sign_of(x < 0).to(torch.int64)
+    e = (ex.exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
+    mantissa = (x.abs() * ex.power(-(e >> 1)) * ex.power((e >> 1) - e)).to(torch.int64)
+    sign = ex.sign_of(x < 0).to(torch.int64)
     # floor(e / limb) for e from -1074 to 1000.
     a = ((e + _OFFSET) * -(-_RECIPROCAL // limb) >> _SHIFT) - _OFFSET // limb
     shift = e - limb * a
@@ -232,7 +198,7 @@ def quarter_turns(
     fraction, k = _fraction(sums[:digits], count)
     half_pi = constant(fixed.to_fraction(fixed.pi()) / 2, count, x[0].device)
     r = ex.mul(fraction, half_pi)
-    return q & 3, signed(r, sign_of(negative)), k
+    return q & 3, ex.signed(r, ex.sign_of(negative)), k
 
 
 def _fraction(digits: list[Tensor], terms: int) -> tuple[Components, Tensor]:
@@ -253,14 +219,14 @@ def _fraction(digits: list[Tensor], terms: int) -> tuple[Components, Tensor]:
         shift = shift + empty.to(torch.int64)
     k = -2 * limb * shift
     if width is FP64:
-        unit, k = power(k + (2 - 2 * limb)), torch.zeros_like(k)
+        unit, k = ex.power(k + (2 - 2 * limb)), torch.zeros_like(k)
     else:
         unit = torch.full_like(pairs[0], 2.0 ** (2 - 2 * limb), dtype=width.dtype)
     floats = [
         p.to(width.dtype) * unit * float(Fraction(1, 2 ** (2 * limb * t)))
         for t, p in enumerate(pairs[:keep])
     ]
-    return collected(tuple(floats), terms), k
+    return ex.collected(tuple(floats), terms), k
 
 
 # -log2 of the squares of |d| <= 1/512, and of quotients up to 1/128.
@@ -287,7 +253,7 @@ def _arctangent_coefficient(k: int) -> Fraction:
 
 def _odd(d: Components, z: Components, tail: Components) -> Components:
     """Return d + d z tail."""
-    return plus(d, ex.mul(d, ex.mul(z, tail)))
+    return ex.plus(d, ex.mul(d, ex.mul(z, tail)))
 
 
 class Angle:
@@ -300,13 +266,13 @@ class Angle:
     def __init__(self, r: Components) -> None:
         terms = len(r)
         self._node = (r[0].abs() * ANGLE_STEPS).round()
-        self._sign = sign_of(r[0] < 0)
-        a = signed(r, self._sign)
-        index = integer(self._node)
+        self._sign = ex.sign_of(r[0] < 0)
+        a = ex.signed(r, self._sign)
+        index = ex.integer(self._node)
         # The difference is exact, and the next component is at most half of its last bit.
         first = a[0] - self._node * (1 / ANGLE_STEPS)
         if working().format is FP64:
-            d = gathered(first, [(0, a[1:2]), (1, a[2:])], terms)
+            d = ex.gathered(first, [(0, a[1:2]), (1, a[2:])], terms)
         else:
             d = ex.renormalize((first, *a[1:]), terms)
         z = ex.mul(d, d)
@@ -317,8 +283,8 @@ class Angle:
 
     def _turned(self, big: Components, other: Components) -> Components:
         if len(big) != _SPARING:
-            return plus(big, ex.add(ex.mul(other, self._s), ex.mul(big, self._c)))
-        sums = Sums(big[0], len(big))
+            return ex.plus(big, ex.add(ex.mul(other, self._s), ex.mul(big, self._c)))
+        sums = ex.Sums(big[0], len(big))
         sums.add_product(other, self._s)
         sums.add_product(big, self._c)
         # Add the large component last, so that fewer sums are large.
@@ -327,19 +293,19 @@ class Angle:
         return sums.total()
 
     def _signed_sine(self, sine: Components) -> Components:
-        return signed(select(self._node == 0, self._s, sine), self._sign)
+        return ex.signed(ex.select(self._node == 0, self._s, sine), self._sign)
 
     def both(self) -> tuple[Components, Components]:
         """Return sine and cosine."""
         sine = self._signed_sine(self._turned(self._sines, self._cosines))
-        return sine, self._turned(self._cosines, minus(self._sines))
+        return sine, self._turned(self._cosines, ex.minus(self._sines))
 
     def one(self, across: Tensor) -> Components:
         """Return the cosine where `across` holds, else the sine."""
-        big = select(across, self._cosines, self._sines)
-        other = select(across, minus(self._sines), self._cosines)
+        big = ex.select(across, self._cosines, self._sines)
+        other = ex.select(across, ex.minus(self._sines), self._cosines)
         found = self._turned(big, other)
-        return select(across, found, self._signed_sine(found))
+        return ex.select(across, found, self._signed_sine(found))
 
 
 def atan2(y: Components, x: Components, terms: int) -> Components:
@@ -349,24 +315,24 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
     atan(y/x) = atan(t) + atan((y - t x)/(x + t y)).
     """
     steep = y[0] > x[0]
-    low, high = select(steep, x, y), select(steep, y, x)
+    low, high = ex.select(steep, x, y), ex.select(steep, y, x)
     node = (low[0] / high[0] * ATAN_STEPS).round()
     t = node * (1 / ATAN_STEPS)
-    numerator = ex.add(low, ex.mul(high, head((-t,), terms)))
+    numerator = ex.add(low, ex.mul(high, ex.head((-t,), terms)))
     # The numerator is exactly low if t = 0.
-    numerator = select(node == 0, low, numerator)
-    d = ex.div(numerator, ex.add(high, ex.mul(low, head((t,), terms))))
+    numerator = ex.select(node == 0, low, numerator)
+    d = ex.div(numerator, ex.add(high, ex.mul(low, ex.head((t,), terms))))
     z = ex.mul(d, d)
     small = _odd(d, z, series.polynomial(z, _ATAN_BITS, _arctangent_coefficient, _ATAN_BITS))
-    angle = plus(lookup("arctangents", integer(node), terms), small)
-    angle = select(node == 0, small, angle)
-    return select(steep, ex.add(half_pi(terms, angle[0]), minus(angle)), angle)
+    angle = ex.plus(lookup("arctangents", ex.integer(node), terms), small)
+    angle = ex.select(node == 0, small, angle)
+    return ex.select(steep, ex.add(half_pi(terms, angle[0]), ex.minus(angle)), angle)
 
 
 def half_pi(terms: int, like: Tensor) -> Components:
     """Return pi/2 on the device of a tensor and expanded to its shape."""
     value = constant(fixed.to_fraction(fixed.pi()) / 2, terms, like.device)
-    return tuple(c.expand(like.shape) for c in head(value, terms))
+    return tuple(c.expand(like.shape) for c in ex.head(value, terms))
 
 
 # Up to this the argument is its own remainder: the reduction would find q = 0.
@@ -391,17 +357,17 @@ class Rest(NamedTuple):
 
 def rest_of(y: Components, fmt: Format, terms: int, count: int, *, full: bool = False) -> Rest:
     """Reduce an angle; `full` keeps all bits of a tiny remainder in float32, too."""
-    r, q = head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
+    r, q = ex.head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
     lifted, k = r, q
     size = y[0].abs()
     if working().format is FP64:
         medium = (size >= _REDUCED) & (size <= MEDIUM)
         if bool(medium.any()):
-            near = sanitized(y, medium, 1.0)
+            near = ex.sanitized(y, medium, 1.0)
             turned, reduced = _medium_turns(near, fmt, terms, count)
-            q, r = torch.where(medium, turned, q), select(medium, reduced, r)
+            q, r = torch.where(medium, turned, q), ex.select(medium, reduced, r)
         large = size > MEDIUM
-        wanted = rare(large)
+        wanted = ex.rare(large)
     else:
         # In float32 all larger arguments use the digits of 1/(2 pi).
         large = size > _REDUCED
@@ -410,10 +376,10 @@ def rest_of(y: Components, fmt: Format, terms: int, count: int, *, full: bool = 
         turned, above, e = quarter_turns(y, fmt, terms, count, full=full)
         q = torch.where(large, turned, q)
         if working().format is FP64:
-            r = select(large, above, r)
+            r = ex.select(large, above, r)
             return Rest(q, r, r, k)
-        lifted, k = select(large, above, r), torch.where(large, e, 0)
-        r = scale_all(lifted, k)
+        lifted, k = ex.select(large, above, r), torch.where(large, e, 0)
+        r = ex.scale_all(lifted, k)
     return Rest(q, r, r if working().format is FP64 else lifted, k)
 
 
@@ -424,8 +390,8 @@ def sine_and_cosine(
     q, rest, *_ = rest_of(y, fmt, terms, count)
     s, c = Angle(rest).both()
     odd = (q & 1) == 1
-    sine = signed(select(odd, c, s), sign_of(q >= 2))
-    return sine, signed(select(odd, s, c), sign_of((q == 1) | (q == 2)))
+    sine = ex.signed(ex.select(odd, c, s), ex.sign_of(q >= 2))
+    return sine, ex.signed(ex.select(odd, s, c), ex.sign_of((q == 1) | (q == 2)))
 
 
 def sin_cos_error(e: Steps) -> tuple[float, float]:

@@ -1,4 +1,6 @@
-"""Bessel functions J and Y of orders 0 and 1: series about zeros up to 256, then Hankel's.
+"""Bessel functions J and Y of orders 0 and 1, and the spherical j_0.
+
+J and Y are series about zeros up to 256, then Hankel's; j_0(x) is sin(x) / x.
 
 Up to 256 the zero z nearest to x is stored to as many bits as x may share with it, x - z is an
 exact sum rounded once, and the series are of J_n(x) / (x - z) and similar. So
@@ -28,24 +30,18 @@ import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mcf.elementary import (
-    angles,
-    bessel,
-    fixed,
-    logarithm,
-    series,
-    tables,
-)
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import angles, bessel, bessel_series, fixed, logarithm, series, tables
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
-from mcf.elementary.declarations import COMPOSED, OSCILLATING
+from mcf.elementary.declarations import COMPOSED, OSCILLATING, Composed
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
+from mcf.elementary.gamma import underflow
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
 from mcf.elementary.tables import (
@@ -55,23 +51,9 @@ from mcf.elementary.tables import (
     constant,
     entries,
     lookup,
-    register_table,
+    register_tables,
     table,
-)
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
+    table_of,
 )
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -156,26 +138,32 @@ def _starts() -> tuple[State, State]:
 
 def hankel(order: int, k: int) -> Fraction:
     """Return the coefficient of x^-k in Hankel's P_n (even k) and Q_n (odd k), with signs."""
-    return bessel.hankel(order, k) * (-1 if (k // 2 + k) % 2 else 1)
+    return bessel_series.hankel(order, k) * (-1 if (k // 2 + k) % 2 else 1)
 
 
 def _at_zero(state: State, order: int, guess: int) -> State:
     """Return the state at a zero of a function or its derivative near a guess, by Newton steps."""
     state = _moved(state, guess)
     a = _coefficients(state, 260 if guess < 20 * _ONE else 120)
+    return newton(state, a, order)
+
+
+def newton(state: State, a: list[int], order: int) -> State:
+    """Return the state at a zero of a function or its derivative, from a state near it.
+
+    Args:
+        state: the state.
+        a: the coefficients of the function about it.
+        order: 0 for a zero of the function, 1 for one of its derivative.
+    """
     b = [(k + 1) * c for k, c in enumerate(a[1:])] if order else a
-    t, near = 0.0, [c / _ONE for c in b[:40]]
-    for _ in range(5):
-        value = slope = 0.0
-        for x in reversed(near):
-            slope = value + slope * t
-            value = x + value * t
-        t -= value / slope
-    at = int(t * 2.0**60) << (_BITS - 60)
-    for _ in range(5):
+    at, step = 0, _ONE
+    # The next error is about the square of this one.
+    while abs(step) >> (_BITS // 2 - 16):
         value, slope = evaluated(b, at)
-        at -= (value << _BITS) // slope
-    return State(guess + at, *evaluated(a, at))
+        step = (value << _BITS) // slope
+        at -= step
+    return State(state.at + at, *evaluated(a, at))
 
 
 class About(NamedTuple):
@@ -248,16 +236,12 @@ def _regular(order: int, row: About) -> list[int]:
     return rest
 
 
-def _table_of(rows: list[list[int]]) -> Tensor:
-    return _rows([(c, _ONE) for row in rows for c in row[:DEGREES]])
-
-
 def _first_series(order: int) -> Tensor:
     """Return coefficients of J_n(x) / v about zeros, after those about 0."""
     rows = [row.first[1:] for row in about("j", order)]
     if order == 0:
         rows[0] = about("j", 0)[0].first
-    return _table_of(rows)
+    return table_of(rows, _BITS, DEGREES)
 
 
 def _zeros(kind: str, order: int) -> Tensor:
@@ -270,16 +254,19 @@ def _tables(order: int) -> dict[str, Maker]:
         # J_n(x) / v about its zeros, after J_0(x) or J_1(x) / v about 0.
         f"j{order}_series": lambda: _first_series(order),
         # G and J_n about the zeros of Y_n.
-        f"y{order}_series": lambda: _table_of([_regular(order, r)[1:] for r in about("y", order)]),
-        f"y{order}_first": lambda: _table_of([row.first for row in about("y", order)]),
+        f"y{order}_series": lambda: table_of(
+            (_regular(order, r)[1:] for r in about("y", order)), _BITS, DEGREES
+        ),
+        f"y{order}_first": lambda: table_of(
+            (row.first for row in about("y", order)), _BITS, DEGREES
+        ),
         f"j{order}_zeros": lambda: _zeros("j", order),
         f"y{order}_zeros": lambda: _zeros("y", order),
         f"y{order}_inverses": lambda: _rows([(_ONE, row.zero) for row in about("y", order)]),
     }
 
 
-for _name, _maker in (_tables(0) | _tables(1)).items():
-    register_table(_name, _maker)
+register_tables(**_tables(0), **_tables(1))
 
 
 # A function from a degree to the bits by which its term is below the first.
@@ -344,7 +331,7 @@ def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, term
     row = (a[0] * (1 / math.pi) + _LEFT[kind, order]).floor().clamp(0, last).to(torch.int64)
     zeros = table(f"{kind}{order}_zeros", row.device)
     parts = parts_needed(fmt, given, terms)
-    return row, collected((*a, *(-entries(zeros[k], row) for k in range(parts))), terms)
+    return row, ex.collected((*a, *(-entries(zeros[k], row) for k in range(parts))), terms)
 
 
 def _hankel(order: int, odd: int) -> Callable[[int], Fraction]:
@@ -358,81 +345,78 @@ def _far(
 ) -> tuple[Components, Tensor]:
     """Return components and an exponent of J_n(a) or Y_n(a) for a >= 256."""
     sine, cosine = angles.sine_and_cosine(a, fmt, given, terms)
-    plus, difference = ex.add(cosine, sine), ex.add(sine, minus(cosine))
+    plus, difference = ex.add(cosine, sine), ex.add(sine, ex.minus(cosine))
     # Each order lags the previous one by a quarter turn, and Y lags J.
-    sides = (plus, difference, minus(plus), minus(difference))
+    sides = (plus, difference, ex.minus(plus), ex.minus(difference))
     along = order + (kind == "y")
     large, raised = a[0] > working().vast, working().raised
-    one = head((torch.ones_like(a[0]),), terms)
-    near = sanitized(head(a, terms), ~large, FAR)
-    inverse = sanitized(ex.div(one, near), ~large, 0.0)
+    one = ex.head((torch.ones_like(a[0]),), terms)
+    near = ex.sanitized(ex.head(a, terms), ~large, FAR)
+    inverse = ex.sanitized(ex.div(one, near), ~large, 0.0)
     square = ex.mul(inverse, inverse)
     p = series.polynomial(square, BITS, _hankel(order, 0))
     tail = series.polynomial(square, BITS, _hankel(order, 1), 9.0)
     first = series.scaled(inverse, 1 / 8)
     if order == 0:
-        first = minus(first)
+        first = ex.minus(first)
     else:
-        first = ex.mul(first, head((torch.full_like(a[0], 3.0),), terms))
+        first = ex.mul(first, ex.head((torch.full_like(a[0], 3.0),), terms))
     q_series = ex.mul(first, tail)
-    value = ex.add(ex.mul(p, sides[along]), minus(ex.mul(q_series, sides[along + 1])))
-    scaled = scale_all(head(a, terms), torch.where(large, -raised, 0))
+    value = ex.add(ex.mul(p, sides[along]), ex.minus(ex.mul(q_series, sides[along + 1])))
+    scaled = ex.scale_all(ex.head(a, terms), torch.where(large, -raised, 0))
     pi = constant(fixed.to_fraction(fixed.pi()), terms, a[0].device)
     return ex.div(value, ex.sqrt(ex.mul(scaled, pi))), torch.where(large, -raised // 2, 0)
 
 
 def _first(x: Components, fmt: Format, terms: int, order: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    sign = sign_of(torch.signbit(y[0]))
-    a = signed(y, sign)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    a, sign = ex.magnitude(y)
     good = (a[0] > 0) & a[0].isfinite()
-    a = sanitized(a, good)
+    a = ex.sanitized(a, good)
     far = a[0] >= FAR
-    row, v = _nearest("j", order, sanitized(a, ~far), fmt, terms, w)
+    row, v = _nearest("j", order, ex.sanitized(a, ~far), fmt, terms, w)
     value = _series(f"j{order}_series", row, v)
     if order == 0:
-        v = select(row == 0, head((torch.ones_like(a[0]),), w), v)
-    # Scale first, since the product would lose the last components of a tiny number.
-    faint = working().faint
-    k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
-    value = ex.mul(value, scale_all(v, k))
-    beyond, m = _far("j", order, sanitized(a, far, FAR), fmt, terms, w)
-    out = leave(select(far, beyond, value), fmt, terms, torch.where(far, m, -k))
+        v = ex.select(row == 0, ex.head((torch.ones_like(a[0]),), w), v)
+    v, k = ex.lifted(v)
+    value = ex.mul(value, v)
+    beyond, m = _far("j", order, ex.sanitized(a, far, FAR), fmt, terms, w)
+    out = ex.leave(ex.select(far, beyond, value), fmt, terms, torch.where(far, m, -k))
     if order:
-        out = signed(out, sign.to(fmt.dtype))
+        out = ex.signed(out, sign.to(fmt.dtype))
     zero = y[0] if order else torch.ones_like(y[0])
-    return special(~good, torch.where(y[0] == 0, zero, math.nan).to(fmt.dtype), out)
+    return ex.special(~good, torch.where(y[0] == 0, zero, math.nan).to(fmt.dtype), out)
 
 
 def _second(x: Components, fmt: Format, terms: int, order: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = (y[0] > 0) & y[0].isfinite()
-    a = sanitized(y, good)
+    a = ex.sanitized(y, good)
     one = torch.ones_like(a[0])
     far = a[0] >= FAR
-    near = sanitized(a, ~far)
+    near = ex.sanitized(a, ~far)
     row, v = _nearest("y", order, near, fmt, terms, w)
     inverse = lookup(f"y{order}_inverses", row, w)
     # log(x / z); next to z it is log(1 + v / z).
     t = ex.mul(v, inverse)
     lift = torch.where(near[0] < working().small, working().raised, 0)
-    quotient = ex.mul(scale_all(head(near, w), lift), inverse)
+    quotient = ex.mul(ex.scale_all(ex.head(near, w), lift), inverse)
     close = t[0].abs() <= 0.5
-    floats = select(close, (one, *t), (*quotient, torch.zeros_like(one)))
-    lead = torch.where(close, collected((one, *t), 1)[0], quotient[0])
+    floats = ex.select(close, (one, *t), (*quotient, torch.zeros_like(one)))
+    lead = torch.where(close, ex.collected((one, *t), 1)[0], quotient[0])
     log, k = logarithm.scaled_log(floats, lead, w, 0, -lift)
-    first = ex.mul(scale_all(log, k), _series(f"y{order}_first", row, v))
+    first = ex.mul(ex.scale_all(log, k), _series(f"y{order}_first", row, v))
     two_over_pi = constant(2 / fixed.to_fraction(fixed.pi()), w, one.device)
     value = ex.add(ex.mul(first, two_over_pi), ex.mul(v, _series(f"y{order}_series", row, v)))
     e = torch.zeros_like(row)
     if order:
-        m, e = mantissa(head(near, w))
-        value = ex.add(ex.mul(head(near, w), value), ex.mul(t, two_over_pi))
+        m, e = ex.mantissa(ex.head(near, w))
+        value = ex.add(ex.mul(ex.head(near, w), value), ex.mul(t, two_over_pi))
         value, e = ex.div(value, m), -e
-    beyond, m_far = _far("y", order, sanitized(a, far, FAR), fmt, terms, w)
-    out = leave(select(far, beyond, value), fmt, terms, torch.where(far, m_far, e))
+    beyond, m_far = _far("y", order, ex.sanitized(a, far, FAR), fmt, terms, w)
+    out = ex.leave(ex.select(far, beyond, value), fmt, terms, torch.where(far, m_far, e))
     end = torch.where(y[0] == 0, -math.inf, math.nan)
-    return special(~good, end.to(fmt.dtype), out)
+    return ex.special(~good, end.to(fmt.dtype), out)
 
 
 _POINTS = 128
@@ -570,68 +554,79 @@ def second_error(e: Steps, order: int) -> tuple[float, float]:
     return 1.1 * (worst + common + more), _far_error(e, order)
 
 
+def _spherical_weight(x: Any, of: Any) -> Any:
+    """Return (j_0(x) - cos(x)) / x^2, by a series for |x| < 1."""
+    near = x.abs() < 1
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    beyond = (of.spherical_bessel_j0(far) - far.cos()) / far / far
+    return torch.where(near, series.spherical_weight(low * low), beyond)
+
+
+def _spherical_slope(x: Any, of: Any) -> Any:
+    """Return -j_1(x); for |x| >= 1 as (cos(x) - j_0(x)) / x, since x^2 may overflow."""
+    near = x.abs() < 1
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    beyond = (far.cos() - of.spherical_bessel_j0(far)) / far
+    return torch.where(near, -(low * series.spherical_weight(low * low)), beyond)
+
+
+# The second derivative follows from the differential equation.
+COMPOSED["spherical_bessel_j0_1"] = Composed(
+    _spherical_slope, lambda x, of: 2 * _spherical_weight(x, of) - of.spherical_bessel_j0(x)
+)
+
+
 COMPOSED["j1_over"] = bessel.over_x("j", -1)
 
 
-@function(
-    "x",
-    undifferentiated=("bessel_j0",),
-    derivative=lambda x, of: -of.j1(x),
-    slope=("j1",),
-    bound=lambda e: first_error(e, 0),
-)
-def j0(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function J_0(x), even; NaN at infinities.
+def _declare(kind: str, order: int, about: str, derivative: Any, slope: Any) -> None:
+    compute, error = (_first, first_error) if kind == "j" else (_second, second_error)
+    function(
+        "x",
+        called=f"{kind}{order}",
+        doc=f"""Return the Bessel function {kind.upper()}_{order}(x){about}
 
     The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
-    """
-    return _first(x, fmt, terms, 0)
+    sqrt(J_{order}(x)^2 + Y_{order}(x)^2), about sqrt(2 / (pi x)).
+    """,
+        undifferentiated=(f"bessel_{kind}{order}",),
+        derivative=derivative,
+        slope=slope,
+        bound=lambda e: error(e, order),
+    )(lambda x, fmt, terms: compute(x, fmt, terms, order))
+
+
+_AT_ENDS = "; -inf at zeros, NaN below and at infinity."
+_declare("j", 0, ", even; NaN at infinities.", lambda x, of: -of.j1(x), ("j1",))
+_declare("j", 1, ", odd; NaN at infinities.", lambda x, of: of.j0(x) - of.j1_over(x), OSCILLATING)
+_declare("y", 0, _AT_ENDS, lambda x, of: -of.y1(x), ("y1",))
+_declare(
+    "y",
+    1,
+    _AT_ENDS,
+    lambda x, of: torch.where(x == 0, torch.inf, of.y0(x) - of.y1(x) / x),
+    OSCILLATING,
+)
 
 
 @function(
     "x",
-    undifferentiated=("bessel_j1",),
-    derivative=lambda x, of: of.j0(x) - of.j1_over(x),
+    undifferentiated=("spherical_bessel_j0",),
+    derivative=lambda x, of: of.spherical_bessel_j0_1(x),
     slope=OSCILLATING,
-    bound=lambda e: first_error(e, 1),
+    bound=lambda e: (max(sin_cos_error(e)) + e.div() + underflow(e), 0.0),
 )
-def j1(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function J_1(x), odd; NaN at infinities.
+def spherical_bessel_j0(x: Components, fmt: Format, terms: int) -> Components:
+    """The spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
 
-    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
+    Relative to the result everywhere: the angle is reduced exactly whatever its size.
     """
-    return _first(x, fmt, terms, 1)
-
-
-@function(
-    "x",
-    undifferentiated=("bessel_y0",),
-    derivative=lambda x, of: -of.y1(x),
-    slope=("y1",),
-    bound=lambda e: second_error(e, 0),
-)
-def y0(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function Y_0(x); -inf at zeros, NaN below and at infinity.
-
-    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_0(x)^2 + Y_0(x)^2), about sqrt(2 / (pi x)).
-    """
-    return _second(x, fmt, terms, 0)
-
-
-@function(
-    "x",
-    undifferentiated=("bessel_y1",),
-    derivative=lambda x, of: torch.where(x == 0, torch.inf, of.y0(x) - of.y1(x) / x),
-    slope=OSCILLATING,
-    bound=lambda e: second_error(e, 1),
-)
-def y1(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the Bessel function Y_1(x); -inf at zeros, NaN below and at infinity.
-
-    The error is relative to the result up to 256, also next to zeros; beyond, to the modulus
-    sqrt(J_1(x)^2 + Y_1(x)^2), about sqrt(2 / (pi x)).
-    """
-    return _second(x, fmt, terms, 1)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    good = (y[0].abs() >= working().tiny) & y[0].isfinite()
+    y = ex.sanitized(y, good)
+    q, r, *_ = angles.rest_of(y, fmt, terms, w)
+    sine = ex.signed(angles.Angle(r).one((q & 1) == 1), ex.sign_of(q >= 2))
+    m, e = ex.mantissa(ex.head(y, w))
+    out = ex.leave(ex.div(sine, m), fmt, terms, -e)
+    end = torch.where(x[0].isnan(), x[0], torch.where(x[0].isinf(), 0.0, 1.0))
+    return ex.special(~good, end.to(fmt.dtype), out)

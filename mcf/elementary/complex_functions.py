@@ -22,24 +22,10 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import fixed, fused
+from mcf.elementary import working as ex
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant
-from mcf.elementary.working import (
-    enter,
-    exponent,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-)
-from mcf.kernels import operations as ex
+from mcf.kernels import operations as op
 from mcf.kernels.formats import FP64, Format
 
 Parts = tuple[Components, Components]
@@ -54,22 +40,21 @@ def complex_function(formula: Formula) -> Formula:
 
     def compute(first: Components, second: Components, fmt: Format, terms: int) -> Components:
         count = terms if fmt is FP64 else max(2, terms)
-        x, y = (head(enter(a, fmt), count) for a in (first, second))
+        x, y = (ex.head(ex.enter(a, fmt), count) for a in (first, second))
         found = formula(x, y)
         if fmt is FP64:
             return (*found[0], *found[1])
         return (*_narrowed(found[0], fmt, terms), *_narrowed(found[1], fmt, terms))
 
-    compute.__name__ = f"complex_{formula.__name__}"
-    compute.__doc__ = formula.__doc__
-    function("x", "y", parts=2, float32=False)(compute)
+    name, doc = f"complex_{formula.__name__}", formula.__doc__ or ""
+    function("x", "y", called=name, doc=doc, parts=2, float32=False)(compute)
     return formula
 
 
 def _narrowed(x: Components, fmt: Format, terms: int) -> Components:
     plain = ~x[0].isfinite() | (x[0] == 0)
-    out = leave(sanitized(x, ~plain), fmt, terms)
-    return special(plain, x[0].to(fmt.dtype), out)
+    out = ex.leave(ex.sanitized(x, ~plain), fmt, terms)
+    return ex.special(plain, x[0].to(fmt.dtype), out)
 
 
 def real(name: str, *arguments: Components) -> Components:
@@ -79,27 +64,27 @@ def real(name: str, *arguments: Components) -> Components:
 
 def held(y: Components, value: Components) -> Components:
     """Return y where it is zero, to keep its sign; else the value."""
-    return select(y[0] == 0, y, value)
+    return ex.select(y[0] == 0, y, value)
 
 
 def modulus(x: Components) -> Components:
     """Return |x|; NaN stays."""
-    return signed(x, sign_of(torch.signbit(x[0])))
+    return ex.signed(x, ex.sign_of(torch.signbit(x[0])))
 
 
 def sign(y: Components) -> Tensor:
     """Return 1.0 or -1.0 like the sign of y; 1.0 for NaN, whose sign depends on the processor."""
-    return sign_of(torch.signbit(y[0]) & ~y[0].isnan())
+    return ex.sign_of(torch.signbit(y[0]) & ~y[0].isnan())
 
 
 def with_sign(x: Components, y: Components) -> Components:
     """Return x >= 0 with the sign of y."""
-    return signed(x, sign(y))
+    return ex.signed(x, sign(y))
 
 
 def turned(x: Components, y: Components) -> Components:
     """Return the angle y for an exponent x: 0 if y is not finite and x is infinite."""
-    return sanitized(y, y[0].isfinite() | ~x[0].isinf(), 0.0)
+    return ex.sanitized(y, y[0].isfinite() | ~x[0].isinf(), 0.0)
 
 
 def half(x: Components) -> Components:
@@ -109,14 +94,14 @@ def half(x: Components) -> Components:
 
 def squared(x: Components) -> Components:
     """Return x * x, as `torch.square` of an expansion tensor."""
-    return ex.mul(x, x)
+    return op.mul(x, x)
 
 
 @complex_function
 def exp(x: Components, y: Components) -> Parts:
     """Return e^x (cos y + i sin y), componentwise; real for real z, and 0 for x = -inf."""
     size, angle = real("exp", x), turned(x, y)
-    return ex.mul(size, real("cos", angle)), held(y, ex.mul(size, real("sin", angle)))
+    return op.mul(size, real("cos", angle)), held(y, op.mul(size, real("sin", angle)))
 
 
 @complex_function
@@ -124,8 +109,8 @@ def sinh(x: Components, y: Components) -> Parts:
     """Return sinh x cos y + i cosh x sin y, componentwise."""
     angle = turned(x, y)
     return (
-        held(x, ex.mul(real("sinh", x), real("cos", angle))),
-        held(y, ex.mul(real("cosh", x), real("sin", angle))),
+        held(x, op.mul(real("sinh", x), real("cos", angle))),
+        held(y, op.mul(real("cosh", x), real("sin", angle))),
     )
 
 
@@ -133,23 +118,23 @@ def sinh(x: Components, y: Components) -> Parts:
 def cosh(x: Components, y: Components) -> Parts:
     """Return cosh x cos y + i sinh x sin y, componentwise."""
     angle = turned(x, y)
-    imag = ex.mul(real("sinh", x), real("sin", angle))
+    imag = op.mul(real("sinh", x), real("sin", angle))
     zero = (x[0] == 0) | (y[0] == 0)
-    imag = special(zero, 0.0 * sign(x) * sign(y), imag)
-    return ex.mul(real("cosh", x), real("cos", angle)), imag
+    imag = ex.special(zero, 0.0 * sign(x) * sign(y), imag)
+    return op.mul(real("cosh", x), real("cos", angle)), imag
 
 
 @complex_function
 def sin(x: Components, y: Components) -> Parts:
     """Return -i sinh(iz) = sin x cosh y + i cos x sinh y, componentwise."""
-    first, second = sinh(minus(y), x)
-    return second, minus(first)
+    first, second = sinh(ex.minus(y), x)
+    return second, ex.minus(first)
 
 
 @complex_function
 def cos(x: Components, y: Components) -> Parts:
     """Return cosh(iz) = cos x cosh y - i sin x sinh y, componentwise."""
-    return cosh(minus(y), x)
+    return cosh(ex.minus(y), x)
 
 
 @complex_function
@@ -160,19 +145,19 @@ def tanh(x: Components, y: Components) -> Parts:
     """
     angle = turned(x, y)
     t, s, c = real("tanh", x), real("sin", angle), real("cos", angle)
-    q = squared(ex.reciprocal(real("cosh", x)))
-    size = ex.add(squared(t), ex.mul(squared(c), q))
+    q = squared(op.reciprocal(real("cosh", x)))
+    size = op.add(squared(t), op.mul(squared(c), q))
     # Next to a pole the bits of a small t below the range would matter.
     lift = torch.where(t[0].abs() < _SMALL, _LIFT, 0)
-    first = scale_all(ex.div(scale_all(t, lift), size), -lift)
-    return held(x, first), held(y, ex.div(ex.mul(ex.mul(s, c), q), size))
+    first = ex.scale_all(op.div(ex.scale_all(t, lift), size), -lift)
+    return held(x, first), held(y, op.div(op.mul(op.mul(s, c), q), size))
 
 
 @complex_function
 def tan(x: Components, y: Components) -> Parts:
     """Return -i tanh(iz), componentwise."""
-    first, second = tanh(minus(y), x)
-    return second, minus(first)
+    first, second = tanh(ex.minus(y), x)
+    return second, ex.minus(first)
 
 
 @complex_function
@@ -183,21 +168,21 @@ def log(x: Components, y: Components) -> Parts:
     to sqrt(2), which loses no bits near 1, else log p + log1p((q / p)^2) / 2.
     """
     a, b = modulus(x), modulus(y)
-    swap = ex.sub(a, b)[0] < 0
-    p, q = select(swap, b, a), select(swap, a, b)
+    swap = op.sub(a, b)[0] < 0
+    p, q = ex.select(swap, b, a), ex.select(swap, a, b)
     near = (p[0] >= 0.5) & (p[0] <= 1.4140625)
-    one, unit = select(near, p, 1.0), torch.ones_like(p[0])
-    square = squared(select(near, q, 0.0))
-    middle = ex.add(ex.mul(ex.sub(one, unit), ex.add(one, unit)), square)
+    one, unit = ex.select(near, p, 1.0), torch.ones_like(p[0])
+    square = squared(ex.select(near, q, 0.0))
+    middle = op.add(op.mul(op.sub(one, unit), op.add(one, unit)), square)
     plain = (p[0] == 0) | p[0].isinf()
     # Scale, since a quotient of numbers near the bottom of the range would lose its last
     # components.
-    top, e = mantissa(sanitized(p, ~plain))
-    ratio = ex.div(scale_all(sanitized(q, ~plain, 0.0), -e), top)
-    wide = ex.add(real("log", p), half(real("log1p", squared(ratio))))
-    size = select(near, half(real("log1p", middle)), wide)
-    size = special(x[0].isnan() | y[0].isnan(), math.nan, size)
-    return special(x[0].isinf() | y[0].isinf(), math.inf, size), real("atan2", y, x)
+    top, e = ex.mantissa(ex.sanitized(p, ~plain))
+    ratio = op.div(ex.scale_all(ex.sanitized(q, ~plain, 0.0), -e), top)
+    wide = op.add(real("log", p), half(real("log1p", squared(ratio))))
+    size = ex.select(near, half(real("log1p", middle)), wide)
+    size = ex.special(x[0].isnan() | y[0].isnan(), math.nan, size)
+    return ex.special(x[0].isinf() | y[0].isinf(), math.inf, size), real("atan2", y, x)
 
 
 def larger(a: Tensor, b: Tensor) -> Tensor:
@@ -215,18 +200,18 @@ def sqrt(x: Components, y: Components) -> Parts:
     """
     size = larger(x[0].abs(), y[0].abs())
     lift = torch.where(size < 2.0**-900, 200, 0)
-    scaled = (exponent(scale(size, lift)) - lift + 1) >> 1
-    a, b = (modulus(scale_all(v, -2 * scaled)) for v in (x, y))
-    t = ex.sqrt(half(ex.add(a, real("hypot", a, b))))
+    scaled = (ex.exponent(ex.scale(size, lift)) - lift + 1) >> 1
+    a, b = (modulus(ex.scale_all(v, -2 * scaled)) for v in (x, y))
+    t = op.sqrt(half(op.add(a, real("hypot", a, b))))
     # Start from y itself: scaled together with a large x it would underflow.
     some = (y[0] != 0) & y[0].isfinite()
-    top, e = mantissa(sanitized(modulus(y), some))
-    double = sanitized(tuple(2.0 * c for c in t), t[0] != 0)
-    other = scale_all(ex.div(sanitized(top, some, 0.0), double), e - scaled)
-    other = special(y[0].isnan(), math.nan, other)
-    t, back, infinite = scale_all(t, scaled), torch.signbit(x[0]), y[0].isinf()
-    first, second = (special(infinite, math.inf, v) for v in (t, other))
-    return select(back, second, first), with_sign(select(back, first, second), y)
+    top, e = ex.mantissa(ex.sanitized(modulus(y), some))
+    double = ex.sanitized(tuple(2.0 * c for c in t), t[0] != 0)
+    other = ex.scale_all(op.div(ex.sanitized(top, some, 0.0), double), e - scaled)
+    other = ex.special(y[0].isnan(), math.nan, other)
+    t, back, infinite = ex.scale_all(t, scaled), torch.signbit(x[0]), y[0].isinf()
+    first, second = (ex.special(infinite, math.inf, v) for v in (t, other))
+    return ex.select(back, second, first), with_sign(ex.select(back, first, second), y)
 
 
 # Beyond _HUGE, moduli are divided by 2**_SHIFT to stay finite.
@@ -240,7 +225,7 @@ _EIGHTH = Fraction(math.isqrt(2 << 1200), 1 << 600) - 1
 
 
 def _one(like: Components) -> Components:
-    return head((torch.ones_like(like[0]),), len(like))
+    return ex.head((torch.ones_like(like[0]),), len(like))
 
 
 def _ln2(times: int, like: Components) -> Components:
@@ -253,7 +238,7 @@ def _infinite(x: Components, y: Components) -> Tensor:
 
 def _unknown(x: Components, y: Components, angle: Components) -> Components:
     """Return an angle, or NaN where x + iy is NaN."""
-    return special(x[0].isnan() | y[0].isnan(), math.nan, angle)
+    return ex.special(x[0].isnan() | y[0].isnan(), math.nan, angle)
 
 
 class _Arcs(NamedTuple):
@@ -277,24 +262,24 @@ def _arcs(x: Components, y: Components) -> _Arcs:
     """
     infinite = _infinite(x, y)
     wide, high = x[0].isinf(), y[0].isinf()
-    x, y = sanitized(x, ~infinite), sanitized(y, ~infinite)
-    a, b = sqrt(ex.sub(_one(x), x), y)
-    c, d = sqrt(ex.add(x, _one(x)), y)
+    x, y = ex.sanitized(x, ~infinite), ex.sanitized(y, ~infinite)
+    a, b = sqrt(op.sub(_one(x), x), y)
+    c, d = sqrt(op.add(x, _one(x)), y)
     huge = larger(x[0], y[0]) > _HUGE
     down = torch.where(huge, -_SHIFT, 0)
-    p, q = scale_all(a, down), scale_all(b, down)
-    side = ex.add(ex.mul(p, c), ex.mul(q, d))
-    height = special(infinite, math.inf, ex.add(ex.mul(p, d), ex.mul(q, c)))
-    more = select(huge, tuple(k.expand(huge.shape) for k in _ln2(_SHIFT, x)), 0.0)
-    flat, up = (head((torch.where(v, 1.0, 0.0).to(x[0].dtype),), len(x)) for v in (wide, high))
+    p, q = ex.scale_all(a, down), ex.scale_all(b, down)
+    side = op.add(op.mul(p, c), op.mul(q, d))
+    height = ex.special(infinite, math.inf, op.add(op.mul(p, d), op.mul(q, c)))
+    more = ex.select(huge, tuple(k.expand(huge.shape) for k in _ln2(_SHIFT, x)), 0.0)
+    flat, up = (ex.head((torch.where(v, 1.0, 0.0).to(x[0].dtype),), len(x)) for v in (wide, high))
     eighth = tuple(k.expand(wide.shape) for k in constant(_EIGHTH, len(x), x[0].device))
     return _Arcs(
-        (select(infinite, flat, scale_all(x, down)), select(infinite, up, side)),
+        (ex.select(infinite, flat, ex.scale_all(x, down)), ex.select(infinite, up, side)),
         (
-            select(infinite, select(wide & high, eighth, up), a),
-            select(infinite, _one(x), c),
+            ex.select(infinite, ex.select(wide & high, eighth, up), a),
+            ex.select(infinite, _one(x), c),
         ),
-        ex.add(real("asinh", height), more),
+        op.add(real("asinh", height), more),
     )
 
 
@@ -308,9 +293,9 @@ def _acos(x: Components, y: Components) -> Parts:
     arcs = _arcs(modulus(x), modulus(y))
     back, zero = torch.signbit(x[0]), x[0] == 0
     # pi / 2 for a zero x and any y.
-    a, c = (select(zero & y[0].isnan(), _one(x), v) for v in arcs.cosine)
-    angle = real("atan2", select(back, c, a), select(back, a, c))
-    angle = select(zero, angle, _unknown(x, y, angle))
+    a, c = (ex.select(zero & y[0].isnan(), _one(x), v) for v in arcs.cosine)
+    angle = real("atan2", ex.select(back, c, a), ex.select(back, a, c))
+    angle = ex.select(zero, angle, _unknown(x, y, angle))
     return tuple(2.0 * v for v in angle), arcs.height
 
 
@@ -349,28 +334,31 @@ def _atanh(x: Components, y: Components) -> Parts:
     far out x / |z|^2, computed from scaled numbers.
     """
     infinite, unknown, zero = _infinite(x, y), y[0].isnan(), x
-    x, y = sanitized(x, ~infinite), sanitized(y, ~infinite, 0.0)
+    x, y = ex.sanitized(x, ~infinite), ex.sanitized(y, ~infinite, 0.0)
     size = larger(x[0], y[0])
     far = infinite | (size > _FAR)
-    e = torch.where(far, exponent(size), 0)
-    x, y = scale_all(x, -e), scale_all(y, -e)
-    one = head((torch.where(far, 0.0, 1.0).to(size.dtype),), len(x))
-    low, high = ex.sub(one, x), ex.add(x, one)
+    e = torch.where(far, ex.exponent(size), 0)
+    x, y = ex.scale_all(x, -e), ex.scale_all(y, -e)
+    one = ex.head((torch.where(far, 0.0, 1.0).to(size.dtype),), len(x))
+    low, high = op.sub(one, x), op.add(x, one)
     near = larger(low[0].abs(), y[0]) < _NEAR
     lift = torch.where(near, 800, 0)
-    u, v = scale_all(low, lift), scale_all(y, lift)
-    s = ex.add(ex.mul(u, u), ex.mul(v, v))
-    ratio = ex.div(
-        scale_all(x, torch.where(near, 1, torch.where(far, 0, 2))), select(near, ex.sqrt(s), s)
+    u, v = ex.scale_all(low, lift), ex.scale_all(y, lift)
+    s = op.add(op.mul(u, u), op.mul(v, v))
+    ratio = op.div(
+        ex.scale_all(x, torch.where(near, 1, torch.where(far, 0, 2))),
+        ex.select(near, op.sqrt(s), s),
     )
     # The factor 2^100 is left out of 2x / sqrt(s), so that it does not overflow.
-    size_log = real("log1p", sanitized(scale_all(ratio, torch.where(near, 700, 0)), ~far, 0.0))
-    close = half(ex.add(size_log, tuple(k.expand(e.shape) for k in _ln2(100, x))))
-    first = select(far, scale_all(ratio, -e), select(near, close, half(half(size_log))))
-    angle = real("atan2", scale_all(y, 1 - e), ex.sub(ex.mul(low, high), ex.mul(y, y)))
+    size_log = real(
+        "log1p", ex.sanitized(ex.scale_all(ratio, torch.where(near, 700, 0)), ~far, 0.0)
+    )
+    close = half(op.add(size_log, tuple(k.expand(e.shape) for k in _ln2(100, x))))
+    first = ex.select(far, ex.scale_all(ratio, -e), ex.select(near, close, half(half(size_log))))
+    angle = real("atan2", ex.scale_all(y, 1 - e), op.sub(op.mul(low, high), op.mul(y, y)))
     # Next to an infinity x is ignored; it may be NaN.
-    angle = special(unknown, math.nan, angle)
-    return held(zero, special(infinite, 0.0, first)), half(angle)
+    angle = ex.special(unknown, math.nan, angle)
+    return held(zero, ex.special(infinite, 0.0, first)), half(angle)
 
 
 @complex_function
@@ -392,10 +380,10 @@ def expm1(x: Components, y: Components) -> Parts:
     """Return e^z - 1 = (e^x - 1) cos y - 2 sin(y / 2)^2 + i e^x sin y, with small terms."""
     angle = turned(x, y)
     grown, sine = real("expm1", x), real("sin", half(angle))
-    size = ex.mul(grown, real("cos", angle))
+    size = op.mul(grown, real("cos", angle))
     twice = tuple(2.0 * c for c in squared(sine))
-    first = select(y[0] == 0, size, ex.add(size, minus(twice)))
-    return first, held(y, ex.mul(real("exp", x), real("sin", angle)))
+    first = ex.select(y[0] == 0, size, op.add(size, ex.minus(twice)))
+    return first, held(y, op.mul(real("exp", x), real("sin", angle)))
 
 
 @complex_function
@@ -405,15 +393,15 @@ def log1p(x: Components, y: Components) -> Parts:
     Near means |x| <= 1/2 and |y| <= 1.
     """
     near = (x[0].abs() <= 0.5) & (y[0].abs() <= 1.0)
-    one = head((torch.ones_like(x[0]),), len(x))
-    a, b = select(near, x, 0.5), select(near, y, 0.0)
-    size = ex.add(ex.mul(a, ex.add(a, tuple(2.0 * c for c in one))), squared(b))
-    beyond, angle = log(ex.add(one, x), y)
+    one = ex.head((torch.ones_like(x[0]),), len(x))
+    a, b = ex.select(near, x, 0.5), ex.select(near, y, 0.0)
+    size = op.add(op.mul(a, op.add(a, tuple(2.0 * c for c in one))), squared(b))
+    beyond, angle = log(op.add(one, x), y)
     unknown = x[0].isnan() | y[0].isnan()
-    first = select(near, half(real("log1p", size)), beyond)
+    first = ex.select(near, half(real("log1p", size)), beyond)
     zero = (x[0] == 0) & (y[0] == 0)
     infinite = x[0].isinf() | y[0].isinf()
-    first = special(zero, x[0], special(unknown & ~infinite, math.nan, first))
+    first = ex.special(zero, x[0], ex.special(unknown & ~infinite, math.nan, first))
     return first, angle
 
 
@@ -421,7 +409,7 @@ def _to_base(x: Components, y: Components, log_base: int) -> Parts:
     inverse = constant(Fraction(fixed.ONE, log_base), len(x), x[0].device)
     factor = tuple(c.expand(x[0].shape) for c in inverse)
     first, second = log(x, y)
-    return ex.mul(first, factor), held(second, ex.mul(second, factor))
+    return op.mul(first, factor), held(second, op.mul(second, factor))
 
 
 @complex_function

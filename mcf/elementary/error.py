@@ -22,88 +22,51 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, fixed, logarithm, series
+from mcf.elementary import working as ex
 from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import WORKING, working
+from mcf.elementary.gamma_series import derived
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
-from mcf.elementary.tables import Components, _rows, _table, constant, register_table
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-    working_terms,
-)
+from mcf.elementary.tables import Components, constant, register_tables, table_of
 from mcf.kernels.formats import Format
 
-# erfcx: 32 nodes in each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
-ERFCX_STEPS = 32
-ERFCX_OCTAVES = 6
 # Degrees kept, enough for |v|^k <= 1 and coefficients that fall by 6 bits per degree.
 ERFCX_DEGREES = 38
-
-
-def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
-    """Return (node, width of its interval), ascending."""
-    nodes = []
-    for octave in range(ERFCX_OCTAVES):
-        start, length = (2 ** (octave - 1), 2 ** (octave - 1)) if octave else (0, 1)
-        width = Fraction(length, ERFCX_STEPS)
-        nodes += [(start + width * (j + Fraction(1, 2)), width) for j in range(ERFCX_STEPS)]
-    return nodes
+# 32 nodes in each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
+ERFCX = series.Nodes("erfcx_series", 6, ERFCX_DEGREES, more=1)
 
 
 @functools.cache
-def erfcx_at_nodes(count: int) -> list[tuple[list[int], Fraction]]:
-    """Return Taylor coefficients of erfcx at each node, as `fixed`, and its half-width.
+def erfcx_at_nodes(count: int) -> list[list[int]]:
+    """Return Taylor coefficients of erfcx in v = (x - node) / half at each node, as `fixed`.
 
     They are continued from node to node downwards, a direction in which errors shrink.
     """
     at, value = Fraction(32), fixed.erfcx_by_fraction(32)
     found = []
-    for node, width in reversed(erfcx_nodes()):
+    for node, half in reversed(ERFCX.points()):
         while at > node:
-            following = max(node, at - width)
+            following = max(node, at - 2 * half)
             near = fixed.erfcx_series(at, value, 160)
             value, at = fixed.evaluate(near, following - at), following
-        found.append((fixed.erfcx_series(at, value, count), width / 2))
+        p, q = half.as_integer_ratio()
+        row = fixed.erfcx_series(at, value, count)
+        found.append([c * p**k // q**k for k, c in enumerate(row)])
     return found[::-1]
 
 
-@_table
-def erfcx_series() -> Tensor:
-    """Return Taylor coefficients at the nodes, [_KEPT, nodes * ERFCX_DEGREES], contiguous per node.
-
-    The argument is v = 2 (z - node) / width.
-    """
-    coefficients = []
-    for found, half in erfcx_at_nodes(ERFCX_DEGREES):
-        p, q = half.as_integer_ratio()
-        coefficients += [(c * p**k, fixed.ONE * q**k) for k, c in enumerate(found)]
-    return _rows(coefficients)
-
-
+register_tables(erfcx_series=lambda: table_of(erfcx_at_nodes(ERFCX_DEGREES), fixed.BITS))
 # Up to this x erf is its own power series.
 _NEAR = 0.25
 
@@ -111,9 +74,6 @@ _NEAR = 0.25
 def _erf_series(k: int) -> Fraction:
     """Return the k-th Maclaurin coefficient of erf(x) sqrt(pi) / (2x) as a series in x^2."""
     return Fraction((-1) ** k, math.factorial(k) * (2 * k + 1))
-
-
-ERFCX = series.Nodes("erfcx_series", ERFCX_OCTAVES, ERFCX_DEGREES, more=1)
 
 
 def erfcx_near(z: Components) -> Components:
@@ -134,31 +94,25 @@ def gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[C
     """
     n = max(count, len(x))
     factor = sign * 2.0**-halves
-    square = tuple(c * factor for c in two_prod(x[0], x[0]))
+    square = tuple(c * factor for c in ex.two_prod(x[0], x[0]))
     if len(x) > 1:
-        rest = head(x[1:], min(count, n))
-        twice = collected((x[0] * 2.0, *x[1:]), count)
-        square = (*square, *(c * factor for c in ex.mul(twice, head(rest, count))))
+        rest = ex.head(x[1:], min(count, n))
+        twice = ex.collected((x[0] * 2.0, *x[1:]), count)
+        square = (*square, *(c * factor for c in ex.mul(twice, ex.head(rest, count))))
     return exponential.scaled_exp(square, count)
 
 
 def _complement(a: Components, count: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of erfc(a), 0 <= a <= 30 (10.5 in float32)."""
     g, e = gauss(a, count, 0)
-    return ex.mul(g, erfcx_near(head(a, count))), e
+    return ex.mul(g, erfcx_near(ex.head(a, count))), e
 
 
 def tail(a: Components, count: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40 (15 in float32)."""
     side = constant(half_root(), count, a[0].device)
     g, e = gauss(a, count, 1)
-    return series.scaled(ex.mul(g, erfcx_near(ex.mul(head(a, count), side))), 0.5), e
-
-
-def lifted(a: Components) -> tuple[Components, Tensor]:
-    """Return a number times a power of two if it is tiny, and the exponent."""
-    lift = torch.where(a[0].abs() < 2.0 ** -working().faint, working().faint, 0)
-    return scale_all(a, lift), lift
+    return series.scaled(ex.mul(g, erfcx_near(ex.mul(ex.head(a, count), side))), 0.5), e
 
 
 # From FAR on the asymptotic series is used; BITS is -log2 of the square of its inverse.
@@ -171,22 +125,6 @@ def asymptotic(k: int) -> Fraction:
     return Fraction((-1) ** k * math.prod(range(1, 2 * k, 2)), 2**k)
 
 
-def _from_zero(z: Components, terms: int) -> tuple[Components, Tensor]:
-    """Return components and an exponent of exp(z^2) erfc(z) for any z >= 0."""
-    far = z[0] >= FAR
-    near = erfcx_near(sanitized(head(z, terms), ~far))
-    normal, e = mantissa(sanitized(head(z, terms), far, FAR))
-    one = head((torch.ones_like(z[0]),), terms)
-    inverse = ex.div(one, normal)
-    small = scale_all(inverse, -e.clamp(max=400))
-    # Beyond this the series is 1.
-    square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
-    value = ex.mul(series.polynomial(square, BITS, asymptotic), inverse)
-    half = fixed.to_fraction(fixed.two_over_root_pi()) / 2
-    value = ex.mul(value, constant(half, terms, z[0].device))
-    return select(far, value, near), torch.where(far, -e, 0)
-
-
 # The highest order; beyond it f^(m+1) = 2 x f^(m) + 2 m f^(m-1) must be used.
 LAST = 4
 # Bits by which binomial coefficients, up to C(44, 4), slow the fall of a series.
@@ -196,12 +134,8 @@ DEGREES = 44
 
 def _slope_table(m: int) -> Tensor:
     """Return coefficients of (-1)^m f^(m), at the nodes of `erfcx_series`."""
-    rows = []
-    for found, half in erfcx_at_nodes(DEGREES + LAST):
-        for k, c in enumerate(found[m : m + DEGREES]):
-            value = (-1) ** m * math.perm(k + m, m) * c * half**k
-            rows.append((value.numerator, value.denominator * fixed.ONE))
-    return _rows(rows)
+    rows = zip(erfcx_at_nodes(DEGREES + LAST), ERFCX.points(), strict=True)
+    return table_of((derived(row, m, half, DEGREES) for row, (_, half) in rows), fixed.BITS)
 
 
 def _slope_nodes(m: int) -> series.Nodes:
@@ -222,47 +156,52 @@ def slope_asymptotic(m: int, k: int) -> Fraction:
     return asymptotic(k) * math.comb(2 * k + m, m)
 
 
-def _slope_far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
+def _far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of |f^(m)(z)| for z >= 32."""
-    normal, e = mantissa(z)
-    inverse = ex.div(head((torch.ones_like(z[0]),), terms), normal)
-    small = scale_all(inverse, -e.clamp(max=400))
+    normal, e = ex.mantissa(z)
+    inverse = ex.div(ex.head((torch.ones_like(z[0]),), terms), normal)
+    small = ex.scale_all(inverse, -e.clamp(max=400))
     # Beyond this the series is 1.
-    square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
+    square = ex.sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
     tail = series.polynomial(square, BITS, functools.partial(slope_asymptotic, m))
     factor = fixed.to_fraction(fixed.two_over_root_pi()) / 2 * math.factorial(m)
     value = ex.mul(ex.mul(tail, raised(inverse, m + 1)), constant(factor, terms, z[0].device))
     return value, -(m + 1) * e
 
 
+def _from_zero(z: Components, terms: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of exp(z^2) erfc(z) for any z >= 0."""
+    far, z = z[0] >= FAR, ex.head(z, terms)
+    near = erfcx_near(ex.sanitized(z, ~far))
+    value, e = _far(0, ex.sanitized(z, far, FAR), terms)
+    return ex.select(far, value, near), torch.where(far, e, 0)
+
+
 def _grown(m: int, a: Components) -> Components:
     """Return h_m(a), all terms of which are positive."""
-    square, (last, *others) = ex.mul(a, a), growing(m)[::-1]
-    total = head((torch.full_like(a[0], float(last)),), len(a))
-    for c in others:
-        total = ex.add(ex.mul(total, square), torch.full_like(a[0], float(c)))
+    total = series.whole_polynomial(growing(m), ex.mul(a, a))
     return ex.mul(total, a) if m % 2 else total
 
 
 def _slope(x: Components, fmt: Format, terms: int, m: int) -> Components:
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = y[0].isfinite() & (y[0] >= -working().erf_far)
     down = good & (y[0] < 0)
-    whole = signed(sanitized(y, good), sign_of(down))
-    a = head(whole, w)
+    whole = ex.signed(ex.sanitized(y, good), ex.sign_of(down))
+    a = ex.head(whole, w)
     far = a[0] >= FAR
-    beyond, e = _slope_far(m, sanitized(a, far, FAR), w)
-    near = _slope_nodes(m).at(sanitized(a, ~far), w)
-    value, k = select(far, beyond, near), torch.where(far, e, 0)
-    growth, j = gauss(sanitized(whole, down), w, 0, 1.0)
-    growth = series.scaled(ex.mul(growth, _grown(m, sanitized(a, down))), 2.0)
-    beside = scale_all(sanitized(value, ~far), -j)
-    below = ex.add(growth, beside if m % 2 else minus(beside))
+    beyond, e = _far(m, ex.sanitized(a, far, FAR), w)
+    near = _slope_nodes(m).at(ex.sanitized(a, ~far), w)
+    value, k = ex.select(far, beyond, near), torch.where(far, e, 0)
+    growth, j = gauss(ex.sanitized(whole, down), w, 0, 1.0)
+    growth = series.scaled(ex.mul(growth, _grown(m, ex.sanitized(a, down))), 2.0)
+    beside = ex.scale_all(ex.sanitized(value, ~far), -j)
+    below = ex.add(growth, beside if m % 2 else ex.minus(beside))
     most = -working().bottom
-    value, k = select(down, below, value), torch.where(down, j, k).clamp(-most, most)
-    out = leave(signed(value, torch.full_like(a[0], (-1.0) ** m)), fmt, terms, k)
+    value, k = ex.select(down, below, value), torch.where(down, j, k).clamp(-most, most)
+    out = ex.leave(ex.signed(value, torch.full_like(a[0], (-1.0) ** m)), fmt, terms, k)
     end = torch.where(y[0] > 0, 0.0, math.inf) * (-1.0) ** m
-    return special(~good, torch.where(y[0].isnan(), y[0], end).to(fmt.dtype), out)
+    return ex.special(~good, torch.where(y[0].isnan(), y[0], end).to(fmt.dtype), out)
 
 
 def gauss_error(e: Steps, halves: int) -> float:
@@ -272,11 +211,6 @@ def gauss_error(e: Steps, halves: int) -> float:
     # More floats are added to the argument than elsewhere, at most nine.
     added = 2.0**-2 * e.constant()
     return exp_error(e, largest * 2 * e.u * (e.collect() + e.mul()) + added)
-
-
-def erfc_error(e: Steps) -> float:
-    """Return the error of the Gaussian times erfcx, or 2 minus that."""
-    return gauss_error(e, 0) + e.at_table(ERFCX) + e.mul() + e.add()
 
 
 def erf_error(e: Steps) -> float:
@@ -298,16 +232,16 @@ def normal_cdf_error(e: Steps) -> float:
     return tail_error(e) + e.add()
 
 
-def normal_pdf_error(e: Steps) -> float:
-    """Return the error of the Gaussian times a constant."""
-    return gauss_error(e, 1) + e.mul() + e.constant()
+def _far_error(e: Steps, m: int) -> float:
+    """Return the error of the asymptotic series of a derivative of erfcx."""
+    coefficient = functools.partial(slope_asymptotic, m)
+    tail = e.polynomial(2.0**-BITS, BITS, coefficient, 0.0, 2 * e.div() + e.mul())
+    return tail + (m + 1) * e.div() + (m + 2) * e.mul() + e.constant()
 
 
 def _from_zero_error(e: Steps) -> float:
     """Return the error of erfcx of a positive number."""
-    limit = 2.0**-BITS
-    far = e.polynomial(limit, BITS, asymptotic, 0.0, 2 * e.div() + e.mul())
-    return max(e.at_table(ERFCX), far + e.div() + 2 * e.mul() + e.constant())
+    return max(e.at_table(ERFCX), _far_error(e, 0))
 
 
 def erfcx_error(e: Steps) -> tuple[float, float]:
@@ -317,19 +251,9 @@ def erfcx_error(e: Steps) -> tuple[float, float]:
     return max(up, 2 * gauss_error(e, 0) + up + e.add()), 0.0
 
 
-def erf_1_error(e: Steps) -> tuple[float, float]:
-    """Return the error of the Gaussian times a constant."""
-    return gauss_error(e, 0) + e.mul() + e.constant(), 0.0
-
-
 def erfcx_slope_error(e: Steps, m: int) -> tuple[float, float]:
     """Return the error of a derivative of erfcx; below 0 a polynomial is a factor."""
-    near = e.at_table(_slope_nodes(m))
-    limit, bits = 2.0**-BITS, BITS
-    coefficient = functools.partial(slope_asymptotic, m)
-    tail = e.polynomial(limit, bits, coefficient, 0.0, 2 * e.div() + e.mul())
-    far = tail + (m + 1) * e.div() + (m + 2) * e.mul() + e.constant()
-    up = max(near, far)
+    up = max(e.at_table(_slope_nodes(m)), _far_error(e, m))
     grown = gauss_error(e, 0) + (m // 2) * (2 * e.mul() + e.add()) + 3 * e.mul()
     # At least half of the difference remains.
     down = grown + e.add() if m % 2 else 2 * grown + up + e.add()
@@ -391,52 +315,46 @@ COMPOSED["log_ndtr_1"] = Composed(_density_ratio, _density_ratio_slope)
     slope=("erf_1",),
 )
 def erf(x: Components, fmt: Format, terms: int) -> Components:
-    """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
-
-    2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
-    """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    sign = sign_of(torch.signbit(y[0]))
-    a = signed(y, sign)
+    """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    a, sign = ex.magnitude(y)
     good = (a[0] <= working().erf_far) & (a[0] > 0)
-    a = sanitized(a, good)
+    a = ex.sanitized(a, good)
     near = a[0] < _NEAR
-    # Scale first, since the product would lose the last components of a tiny number.
-    lift = torch.where(a[0] < 2.0 ** -working().faint, working().faint, 0)
-    v = sanitized(scale_all(head(a, w), lift), near)
-    z = sanitized(ex.mul(v, v), lift == 0, 0.0)
-    z = sanitized(z, near, 0.0)
+    v, lift = ex.lifted(ex.head(a, w))
+    v = ex.sanitized(v, near)
+    z = ex.sanitized(ex.mul(v, v), lift == 0, 0.0)
+    z = ex.sanitized(z, near, 0.0)
     factor = constant(fixed.to_fraction(fixed.two_over_root_pi()), w, v[0].device)
     tail = series.polynomial(z, 4.0, _erf_series)
     inner = ex.mul(ex.mul(v, tail), factor)
-    c, e = _complement(sanitized(a, ~near), w)
-    outer = ex.add(minus(scale_all(c, e)), torch.ones_like(a[0]))
-    result = select(near, inner, outer)
-    out = signed(leave(result, fmt, terms, -lift), sign.to(fmt.dtype))
+    c, e = _complement(ex.sanitized(a, ~near), w)
+    outer = ex.add(ex.minus(ex.scale_all(c, e)), torch.ones_like(a[0]))
+    result = ex.select(near, inner, outer)
+    out = ex.signed(ex.leave(result, fmt, terms, -lift), sign.to(fmt.dtype))
     beyond = torch.where((x[0] == 0) | x[0].isnan(), x[0], x[0].sign())
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)
 
 
 @function(
     "x",
     torch=("erfc",),
-    bound=erfc_error,
+    bound=lambda e: gauss_error(e, 0) + e.at_table(ERFCX) + e.mul() + e.add(),
     worst=2.21,
     derivative=lambda x, of: -of.erf_1(x),
     slope=("erf_1",),
 )
 def erfc(x: Components, fmt: Format, terms: int) -> Components:
     """Return 1 - erf(x), accurate in the upper tail too."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    sign = sign_of(torch.signbit(y[0]))
-    a = signed(y, sign)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    a, sign = ex.magnitude(y)
     good = a[0] <= working().erf_far
-    c, e = _complement(sanitized(a, good), w)
+    c, e = _complement(ex.sanitized(a, good), w)
     left = sign < 0
-    from_two = ex.add(minus(scale_all(c, e)), torch.full_like(a[0], 2.0))
-    out = leave(select(left, from_two, c), fmt, terms, torch.where(left, 0, e))
+    from_two = ex.add(ex.minus(ex.scale_all(c, e)), torch.full_like(a[0], 2.0))
+    out = ex.leave(ex.select(left, from_two, c), fmt, terms, torch.where(left, 0, e))
     beyond = torch.where(x[0].isnan(), x[0], torch.where(x[0] > 0, 0.0, 2.0).to(fmt.dtype))
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)
 
 
 @function(
@@ -449,32 +367,40 @@ def erfc(x: Components, fmt: Format, terms: int) -> Components:
 )
 def normal_cdf(x: Components, fmt: Format, terms: int) -> Components:
     """Return the normal distribution function, erfc(-x / sqrt(2)) / 2, accurate in both tails."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     down = torch.signbit(y[0])
     good = y[0].abs() <= working().gauss_far
-    a = signed(sanitized(y, good), sign_of(down))
+    a = ex.signed(ex.sanitized(y, good), ex.sign_of(down))
     c, e = tail(a, w)
-    above = ex.add(minus(scale_all(c, e)), torch.ones_like(a[0]))
-    out = leave(select(down, c, above), fmt, terms, torch.where(down, e, 0))
+    above = ex.add(ex.minus(ex.scale_all(c, e)), torch.ones_like(a[0]))
+    out = ex.leave(ex.select(down, c, above), fmt, terms, torch.where(down, e, 0))
     beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)
+
+
+def _density(
+    x: Components, fmt: Format, terms: int, halves: int, limit: float, factor: int
+) -> Components:
+    """Return exp(-x^2 / 2**halves) times a constant, as `fixed`; 0 beyond the limit."""
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    good = y[0].abs() <= limit
+    g, e = gauss(ex.sanitized(y, good), w, halves)
+    value = ex.mul(g, constant(fixed.to_fraction(factor), w, y[0].device))
+    out = ex.leave(value, fmt, terms, e)
+    return ex.special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
 
 
 @function(
     "x",
-    bound=normal_pdf_error,
+    bound=lambda e: gauss_error(e, 1) + e.mul() + e.constant(),
     worst=1.21,
     derivative=lambda x, of: -x * of.normal_pdf(x),
     slope=("normal_pdf", "mul"),
 )
 def normal_pdf(x: Components, fmt: Format, terms: int) -> Components:
     """Return the normal density, exp(-x^2 / 2) / sqrt(2 pi)."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    good = y[0].abs() <= working().gauss_far
-    g, e = gauss(sanitized(y, good), w, 1)
-    factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
-    out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
-    return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
+    factor = fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi()))
+    return _density(x, fmt, terms, 1, working().gauss_far, factor)
 
 
 @function(
@@ -489,16 +415,16 @@ def erfcx(x: Components, fmt: Format, terms: int) -> Components:
 
     The error is relative to the result everywhere. Below 0 it is 2 exp(x^2) - erfcx(-x).
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     down = y[0] < 0
     good = y[0].isfinite() & (y[0] >= -working().erf_far) & (y[0] != 0)
-    a = signed(sanitized(y, good), sign_of(down & good))
+    a = ex.signed(ex.sanitized(y, good), ex.sign_of(down & good))
     value, k = _from_zero(a, w)
-    growth, e = gauss(sanitized(a, down & good), w, 0, 1.0)
-    below = ex.add(series.scaled(growth, 2.0), minus(scale_all(value, -e)))
-    out = leave(select(down, below, value), fmt, terms, torch.where(down, e, k))
+    growth, e = gauss(ex.sanitized(a, down & good), w, 0, 1.0)
+    below = ex.add(series.scaled(growth, 2.0), ex.minus(ex.scale_all(value, -e)))
+    out = ex.leave(ex.select(down, below, value), fmt, terms, torch.where(down, e, k))
     beyond = torch.where(y[0] == 0, 1.0, torch.where(down, math.inf, 0.0))
-    return special(~good, torch.where(y[0].isnan(), y[0], beyond).to(fmt.dtype), out)
+    return ex.special(~good, torch.where(y[0].isnan(), y[0], beyond).to(fmt.dtype), out)
 
 
 @function(
@@ -515,55 +441,51 @@ def log_ndtr(x: Components, fmt: Format, terms: int) -> Components:
     sqrt(2)) / 2. Below, it is -x^2 / 2 + log(erfcx(-x / sqrt(2)) / 2), whose terms are both
     negative.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     down = y[0] < 0
     end = working().gauss_far
     good = y[0].isfinite() & (y[0] <= end)
-    y = sanitized(y, good)
-    a = signed(y, sign_of(down & good))
+    y = ex.sanitized(y, good)
+    a = ex.signed(y, ex.sign_of(down & good))
     side = constant(half_root(), w, a[0].device)
-    value, k = _from_zero(ex.mul(head(a, w), side), w)
+    value, k = _from_zero(ex.mul(ex.head(a, w), side), w)
     value = series.scaled(value, 0.5)
-    scale_of, e = gauss(sanitized(a, ~down), w, 1)
+    scale_of, e = gauss(ex.sanitized(a, ~down), w, 1)
     tail = ex.mul(scale_of, value)
     thin = ~down & (e < -working().thin)
     one, zero = torch.ones_like(a[0]), torch.zeros_like(a[0])
-    beside = sanitized(scale_all(minus(tail), e), ~thin, 0.0)
-    floats = select(down, (*value, zero), (one, *beside))
-    lead = torch.where(down, value[0], collected((one, *beside), 1)[0])
+    beside = ex.sanitized(ex.scale_all(ex.minus(tail), e), ~thin, 0.0)
+    floats = ex.select(down, (*value, zero), (one, *beside))
+    lead = torch.where(down, value[0], ex.collected((one, *beside), 1)[0])
     log, j = logarithm.scaled_log(floats, lead, w, 0, torch.where(down, k, 0))
     # A small square is negligible next to log(2); next to a large one the rest is.
-    normal, m = mantissa(sanitized(head(a, w), a[0] != 0))
-    square, m = minus(ex.mul(normal, normal)), 2 * m - 1
+    normal, m = ex.mantissa(ex.sanitized(ex.head(a, w), a[0] != 0))
+    square, m = ex.minus(ex.mul(normal, normal)), 2 * m - 1
     large, most = down & (a[0] >= working().huge), working().addend
-    both = ex.add(scale_all(square, m.clamp(-most, most)), log)
-    result = select(down, select(large, square, both), select(thin, minus(tail), log))
+    both = ex.add(ex.scale_all(square, m.clamp(-most, most)), log)
+    result = ex.select(down, ex.select(large, square, both), ex.select(thin, ex.minus(tail), log))
     exponents = torch.where(down, torch.where(large, m, 0), torch.where(thin, e, j))
-    out = leave(result, fmt, terms, exponents)
+    out = ex.leave(result, fmt, terms, exponents)
     beyond = torch.where(x[0].isnan(), x[0], torch.where(down, -math.inf, -0.0).to(fmt.dtype))
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)
 
 
-@function("x", auxiliary=True, bound=erf_1_error, derivative=lambda x, of: -2 * x * of.erf_1(x))
+@function(
+    "x",
+    auxiliary=True,
+    bound=lambda e: (gauss_error(e, 0) + e.mul() + e.constant(), 0.0),
+    derivative=lambda x, of: -2 * x * of.erf_1(x),
+)
 def erf_1(x: Components, fmt: Format, terms: int) -> Components:
     """Return the derivative of erf, 2/sqrt(pi) exp(-x^2).
 
     The error is relative to the result everywhere, so all bits of x^2 are used.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    good = y[0].abs() <= working().erf_far
-    g, e = gauss(sanitized(y, good), w, 0)
-    factor = fixed.to_fraction(fixed.two_over_root_pi())
-    out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
-    return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
+    return _density(x, fmt, terms, 0, working().erf_far, fixed.two_over_root_pi())
 
 
-@functools.cache
-def slope(m: int) -> Callable[..., Components]:
-    """Return the derivative of an order from 1 to `LAST` of erfcx, on component tuples."""
-
-    def compute(x: Components, fmt: Format, terms: int) -> Components:
-        return _slope(x, fmt, terms, m)
+def _declare_slope(m: int) -> None:
+    """Declare the derivative of an order from 1 to `LAST` of erfcx."""
 
     def derivative(x: Any, of: Any) -> Any:
         if m < LAST:
@@ -571,16 +493,16 @@ def slope(m: int) -> Callable[..., Components]:
         # f' = 2 x f + 2 m f_(m-1)
         return 2 * x * getattr(of, f"erfcx_{m}")(x) + 2 * m * getattr(of, f"erfcx_{m - 1}")(x)
 
-    compute.__name__ = f"erfcx_{m}"
-    compute.__doc__ = f"""The derivative of order {m} of exp(x^2) erfc(x).
+    register_tables(**{f"erfcx_{m}_series": lambda: _slope_table(m)})
+    doc = f"""The derivative of order {m} of exp(x^2) erfc(x).
 
     Relative to the result everywhere.
     """
-    register_table(f"erfcx_{m}_series", functools.partial(_slope_table, m))
-    return function(
-        "x", auxiliary=True, bound=lambda e: erfcx_slope_error(e, m), derivative=derivative
-    )(compute)
+    bound = functools.partial(erfcx_slope_error, m=m)
+    function("x", called=f"erfcx_{m}", doc=doc, auxiliary=True, bound=bound, derivative=derivative)(
+        lambda x, fmt, terms: _slope(x, fmt, terms, m)
+    )
 
 
 for _m in range(1, LAST + 1):
-    slope(_m)
+    _declare_slope(_m)

@@ -8,26 +8,19 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series, tables
+from mcf.elementary import working as ex
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _chunks, _table, constant, lookup, rows, table
-from mcf.elementary.working import (
-    Sums,
-    enter,
-    head,
-    integer,
-    leave,
-    plus,
-    power,
-    sanitized,
-    scale_all,
-    select,
-    special,
-    two_prod,
-    working_terms,
+from mcf.elementary.tables import (
+    Components,
+    _chunks,
+    constant,
+    lookup,
+    register_tables,
+    rows,
+    table,
 )
 from mcf.kernels.formats import FP32, Format
 
@@ -40,19 +33,6 @@ EXP_CHUNKS = 8
 EXPM1_LIMIT = 512
 
 
-@_table
-def exp_powers() -> Tensor:
-    """Return 2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS."""
-    return rows(_powers(range(EXP_STEPS)))
-
-
-@_table
-def exp_powers_minus_one() -> Tensor:
-    """Return 2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT."""
-    steps = range(-EXPM1_LIMIT, EXPM1_LIMIT + 1)
-    return rows([p - 1 for p in _powers(steps)])
-
-
 def _powers(steps: range) -> list[Fraction]:
     factor, value, values = fixed.exp(fixed.ln2() // EXP_STEPS), fixed.ONE, []
     for _ in range(EXP_STEPS):
@@ -63,12 +43,18 @@ def _powers(steps: range) -> list[Fraction]:
     ]
 
 
-@_table
-def exp_chunks() -> Tensor:
-    """Return parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
-    return _chunks(fixed.to_fraction(fixed.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS)
-
-
+register_tables(
+    # 2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS.
+    exp_powers=lambda: rows(_powers(range(EXP_STEPS))),
+    # 2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT.
+    exp_powers_minus_one=lambda: rows(
+        [p - 1 for p in _powers(range(-EXPM1_LIMIT, EXPM1_LIMIT + 1))]
+    ),
+    # Parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first.
+    exp_chunks=lambda: _chunks(
+        fixed.to_fraction(fixed.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS
+    ),
+)
 _STEPS_PER_UNIT = EXP_STEPS / math.log(2)
 # -log2 of the bound of |r|, slightly above log(2)/512.
 _BITS = 9.5
@@ -89,7 +75,7 @@ def steps(lead: Tensor, terms: int) -> tuple[Tensor, Components]:
     if working().format is FP32:
         # One more component than computed with; the products are exact as two floats.
         step = constant(fixed.to_fraction(fixed.ln2()) / EXP_STEPS, terms + 1, k.device)
-        return k, tuple(t for c in step for t in two_prod(k, -c.expand(k.shape)))
+        return k, tuple(t for c in step for t in ex.two_prod(k, -c.expand(k.shape)))
     parts = table("exp_chunks", k.device)[: min(EXP_CHUNKS, (53 * terms + 16) // EXP_CHUNK + 1)]
     return k, tuple(k * -c for c in parts)
 
@@ -97,14 +83,14 @@ def steps(lead: Tensor, terms: int) -> tuple[Tensor, Components]:
 def small(r: Components) -> Components:
     """Return exp(r) - 1 for |r| slightly above log(2)/512 at most."""
     tail = series.polynomial(r, _BITS, _coefficient, _BITS + 1)
-    return plus(r, series.scaled(ex.mul(r, ex.mul(r, tail)), 0.5))
+    return ex.plus(r, series.scaled(ex.mul(r, ex.mul(r, tail)), 0.5))
 
 
 def combined(k: Tensor, r: Components) -> tuple[Components, Tensor]:
     """Return components of about 1 and an exponent: exp(k log(2)/256 + r) = y * 2**e."""
-    whole = integer(k)
+    whole = ex.integer(k)
     t = lookup("exp_powers", whole & (EXP_STEPS - 1), len(r))
-    return plus(t, ex.mul(t, small(r))), whole >> 8
+    return ex.plus(t, ex.mul(t, small(r))), whole >> 8
 
 
 def reduced(x: Components, floats: Components, terms: int) -> Components:
@@ -117,7 +103,7 @@ def reduced(x: Components, floats: Components, terms: int) -> Components:
         floats: the result of `steps`.
         terms: components wanted.
     """
-    sums = Sums(x[0] + floats[0], terms)
+    sums = ex.Sums(x[0] + floats[0], terms)
     for c in x[1:]:
         sums.add(c, 0)
     for k, c in enumerate(floats[1:], 1):
@@ -144,19 +130,19 @@ def scaled_expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent: exp(x) - 1 = y * 2**e, for -200 <= x <= 1100."""
     steps_taken, floats = steps(x[0], terms)
     p = small(reduced(x, floats, terms))
-    k = integer(steps_taken)
+    k = ex.integer(steps_taken)
     t = lookup("exp_powers", k & (EXP_STEPS - 1), terms)
     e = k >> 8
     # The 1 as a multiple of 2**e; beyond the limit it is below the last bit.
     most = working().one
-    one = torch.where(e < most, power(-e.clamp(-most, most)), 0.0)
+    one = torch.where(e < most, ex.power(-e.clamp(-most, most)), 0.0)
     base = ex.add(t, -one)
     near = k.abs() <= EXPM1_LIMIT
     index = k.clamp(-EXPM1_LIMIT, EXPM1_LIMIT)
     exactly = lookup("exp_powers_minus_one", index + EXPM1_LIMIT, terms)
-    base = select(near, scale_all(exactly, -e.clamp(-2, 2)), base)
+    base = ex.select(near, ex.scale_all(exactly, -e.clamp(-2, 2)), base)
     y = ex.add(base, ex.mul(t, p))
-    return select(k == 0, head(p, terms), y), e
+    return ex.select(k == 0, ex.head(p, terms), y), e
 
 
 # log(2) / 512, plus the rounding of the multiple of log(2) / 256.
@@ -211,13 +197,13 @@ def expm1_error(e: Steps) -> float:
 @function("x", torch=("exp",), bound=exp_error, worst=0.5, slope=("exp",))
 def exp(x: Components, fmt: Format, terms: int) -> Components:
     """Return e**x; 0 at -inf."""
-    y = enter(x, fmt)
+    y = ex.enter(x, fmt)
     good = y[0].abs() <= working().exp_limit
-    result, e = scaled_exp(sanitized(y, good, 0.0), working_terms(fmt, terms))
-    out = leave(result, fmt, terms, e)
+    result, e = scaled_exp(ex.sanitized(y, good, 0.0), ex.working_terms(fmt, terms))
+    out = ex.leave(result, fmt, terms, e)
     # exp(inf) = inf, exp(-inf) = 0, exp(nan) = nan.
     beyond = torch.where(x[0] < 0, 0.0, x[0] * math.inf)
-    return special(~good, beyond.to(fmt.dtype), out)
+    return ex.special(~good, beyond.to(fmt.dtype), out)
 
 
 @function(
@@ -230,10 +216,10 @@ def exp(x: Components, fmt: Format, terms: int) -> Components:
 )
 def expm1(x: Components, fmt: Format, terms: int) -> Components:
     """Return e**x - 1, accurate for small x too."""
-    y = enter(x, fmt)
+    y = ex.enter(x, fmt)
     good = (y[0] <= working().exp_limit) & (y[0] >= working().least)
-    result, e = scaled_expm1(sanitized(y, good, 0.0), working_terms(fmt, terms))
-    out = leave(result, fmt, terms, e)
+    result, e = scaled_expm1(ex.sanitized(y, good, 0.0), ex.working_terms(fmt, terms))
+    out = ex.leave(result, fmt, terms, e)
     beyond = torch.where(x[0] < 0, -1.0, x[0] * math.inf)
-    out = special(~good, beyond.to(fmt.dtype), out)
-    return special(x[0] == 0, x[0], out)
+    out = ex.special(~good, beyond.to(fmt.dtype), out)
+    return ex.special(x[0] == 0, x[0], out)

@@ -142,16 +142,12 @@ def evaluate(coefficients: list[int], x: Fraction) -> int:
     return total
 
 
-def components(x: Fraction, count: int) -> tuple[float, ...]:
-    """Return the float64 nearest to x, then to the remainder, and so on: `count` components.
-
-    So the first m of them are the components of x for `count` = m.
-    """
-    return parts(x.numerator, x.denominator, count)
-
-
 def parts(numerator: int, denominator: int, count: int) -> tuple[float, ...]:
-    """Return the `components` of a quotient without reducing it, which would take longest."""
+    """Return the float64 nearest to a quotient, then to the remainder, and so on.
+
+    The first m of them are the parts for `count` = m. The quotient is not reduced, which would take
+    longest.
+    """
     out = []
     for _ in range(count):
         # Python divides integers of any size with one rounding.

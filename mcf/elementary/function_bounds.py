@@ -27,11 +27,6 @@ SLOPES = tuple(name for name in _BOUNDED if PROGRAMS[name].auxiliary)
 UNDERFLOW = 128
 
 
-def slack(fmt: Format) -> float:
-    """Return the factor for second-order errors: about u of the computation's format."""
-    return SLACK if fmt is FP64 else 1 + 2.0**-16
-
-
 @functools.cache
 def derived(
     function: str, fmt: Format, terms: int, register: Format = FP64
@@ -53,7 +48,12 @@ def derived(
     with computing_in(width):
         steps = Steps(working_terms(fmt, terms), width, terms)
         found = program.bound(steps)
-    proven, unit, factor = steps.proven and program.proven, float(fmt.u**terms), slack(width)
+    # The factor covers second-order errors: about u of the computation's format.
+    proven, unit, factor = (
+        steps.proven and program.proven,
+        float(fmt.u**terms),
+        SLACK if width is FP64 else 1 + 2.0**-16,
+    )
     last = Steps(terms, width)
     rounding = last.collect() if fmt is width else 2.0 ** (1 - terms)
     proven = proven and last.proven

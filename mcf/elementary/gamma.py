@@ -15,36 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import (
-    angles,
-    fixed,
-    gamma_series,
-    logarithm,
-    series,
-)
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import angles, fixed, logarithm, series
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.error_steps import Errors, Steps
 from mcf.elementary.format import working
-from mcf.elementary.gamma_series import bernoulli, log_two_pi
+from mcf.elementary.gamma_series import bernoulli, log_two_pi, nodes_of
 from mcf.elementary.logarithm import log_error
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, constant, table
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
-)
+from mcf.elementary.tables import Components, constant
 from mcf.kernels.formats import FP64, Format
 
 # From here on Stirling's series is used.
@@ -74,14 +53,14 @@ class Argument(NamedTuple):
 def argument_of(y: Components, terms: int, *, reflected: bool) -> Argument:
     """Classify: reflected, z is 1 - x below zero; else |x|, and 1 + x where |x| < 1/2."""
     good = (y[0] != 0) & y[0].isfinite()
-    y = sanitized(y, good)
+    y = ex.sanitized(y, good)
     down = y[0] < 0
-    a = signed(y, sign_of(down))
+    a = ex.signed(y, ex.sign_of(down))
     low = a[0] < 0.5
     one = torch.ones_like(a[0])
     shifted = (low | down) if reflected else low
-    same = collected((one, *(a if reflected else y)), terms)
-    z = select(shifted, same, head(a, terms))
+    same = ex.collected((one, *(a if reflected else y)), terms)
+    z = ex.select(shifted, same, ex.head(a, terms))
     return Argument(y, good, down, low, z[0] >= FAR, z)
 
 
@@ -108,22 +87,22 @@ class Beside(NamedTuple):
 def beside_whole(x: Components, terms: int) -> Beside:
     """Return the remainder of x, exact up to one rounding."""
     parts = tuple(c - c.round() for c in x)
-    nearest = collected(parts, 1)[0].round()
-    r = collected((*parts, -nearest), terms)
+    nearest = ex.collected(parts, 1)[0].round()
+    r = ex.collected((*parts, -nearest), terms)
     whole = r[0] == 0
-    r = sanitized(r, ~whole, 0.25)
-    sign = sign_of(r[0] < 0)
-    r = signed(r, sign)
+    r = ex.sanitized(r, ~whole, 0.25)
+    sign = ex.sign_of(r[0] < 0)
+    r = ex.signed(r, sign)
     # The low components of an angle might underflow below this bound.
     tiny = r[0] < working().tiny
-    safe = sanitized(r, ~tiny, 0.25)
+    safe = ex.sanitized(r, ~tiny, 0.25)
     half = torch.full_like(r[0], 0.5)
     steep = safe[0] > 0.25
-    turned = select(steep, collected((half, *minus(safe)), terms), safe)
+    turned = ex.select(steep, ex.collected((half, *ex.minus(safe)), terms), safe)
     sine, cosine = angles.Angle(ex.mul(turned, pi(terms, r[0]))).both()
-    lifted = scale_all(r, torch.where(tiny, working().angle_lift, 0))
+    lifted = ex.scale_all(r, torch.where(tiny, working().angle_lift, 0))
     return Beside(
-        lifted, sign, tiny, whole, select(steep, cosine, sine), select(steep, sine, cosine)
+        lifted, sign, tiny, whole, ex.select(steep, cosine, sine), ex.select(steep, sine, cosine)
     )
 
 
@@ -134,11 +113,6 @@ def pi(terms: int, like: Tensor) -> Components:
 
 # -log2 of the square of 1 / FAR.
 STIRLING_BITS = 12.0
-
-
-def nodes_of(name: str) -> series.Nodes:
-    """Return a table for 1/2 <= z < 64."""
-    return series.Nodes(name, gamma_series.OCTAVES, gamma_series.DEGREES, gamma_series.FIRST)
 
 
 def stirling(k: int, j: int) -> Fraction:
@@ -154,16 +128,16 @@ def stirling(k: int, j: int) -> Fraction:
 def log_of(a: Components, terms: int, shift: Tensor | None = None) -> Components:
     """Return log of a > 0 times 2**shift."""
     lift = torch.where(a[0] < working().low, working().lift, 0)
-    a = scale_all(a, lift)
+    a = ex.scale_all(a, lift)
     value, k = logarithm.scaled_log(a, a[0], terms, 0, -lift if shift is None else shift - lift)
-    return scale_all(value, k)
+    return ex.scale_all(value, k)
 
 
 def inverse_of(z: Components, terms: int) -> Components:
     """Return 1/z, or 0 where it vanishes next to 1."""
     near = z[0] < working().vast
-    one = head((torch.ones_like(z[0]),), terms)
-    return sanitized(ex.div(one, sanitized(z, near)), near, 0.0)
+    one = ex.head((torch.ones_like(z[0]),), terms)
+    return ex.sanitized(ex.div(one, ex.sanitized(z, near)), near, 0.0)
 
 
 def _tail(k: int, square: Components) -> Components:
@@ -172,17 +146,17 @@ def _tail(k: int, square: Components) -> Components:
     return series.polynomial(square, STIRLING_BITS, functools.partial(stirling, k), 8.0)
 
 
-def part_of(divisor: int, x: Components) -> Components:
-    """Return x / divisor."""
-    return ex.mul(x, constant(Fraction(1, divisor), len(x), x[0].device))
+def times(x: Components, factor: int | Fraction) -> Components:
+    """Return x times an exact number."""
+    return ex.mul(x, constant(Fraction(factor), len(x), x[0].device))
 
 
 def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of pi / tan(pi r)."""
-    one = head((torch.ones_like(f.sign),), terms)
-    below = select(f.tiny, head(f.r, terms), f.sine)
-    above = select(f.tiny, one, ex.mul(f.cosine, pi(terms, f.sign)))
-    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, working().angle_lift, 0)
+    one = ex.head((torch.ones_like(f.sign),), terms)
+    below = ex.select(f.tiny, ex.head(f.r, terms), f.sine)
+    above = ex.select(f.tiny, one, ex.mul(f.cosine, pi(terms, f.sign)))
+    return ex.signed(ex.div(above, below), f.sign), torch.where(f.tiny, working().angle_lift, 0)
 
 
 def underflow(e: Steps, least: float = 2.0**-52) -> float:
@@ -256,46 +230,46 @@ def lgamma(x: Components, fmt: Format, terms: int) -> Components:
     the magnitudes of these: near zeros there the result has the bits that remain after
     cancellation.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     at = argument_of(y, w, reflected=False)
     one = torch.ones_like(y[0])
-    size = signed(at.x, sign_of(at.down))
+    size = ex.signed(at.x, ex.sign_of(at.down))
     # Stirling's series, scaled so that the product does not overflow if the result is finite.
     k = torch.where(size[0] > working().many, working().fewer, 0)
     log_x = log_of(size, w)
-    far = sanitized(at.z, at.far, FAR)
-    inverse = inverse_of(head(far, w), w)
+    far = ex.sanitized(at.z, at.far, FAR)
+    inverse = inverse_of(ex.head(far, w), w)
     small = ex.add(
-        part_of(12, ex.mul(inverse, _tail(0, ex.mul(inverse, inverse)))),
+        times(ex.mul(inverse, _tail(0, ex.mul(inverse, inverse))), Fraction(1, 12)),
         constant((fixed.to_fraction(log_two_pi()) - 1) / 2, w, one.device),
     )
-    small = select(k > 0, series.zeros(small), small)
-    scale = scale_all((one,), -k)[0]
-    factor = collected((*scale_all(sanitized(size, at.far, FAR), -k), -0.5 * scale), w)
+    small = ex.select(k > 0, series.zeros(small), small)
+    scale = ex.scale_all((one,), -k)[0]
+    factor = ex.collected((*ex.scale_all(ex.sanitized(size, at.far, FAR), -k), -0.5 * scale), w)
     beyond = ex.add(ex.mul(factor, ex.add(log_x, -one)), small)
     # Multiply the series by z - 1 and z - 2, which are exact.
-    near = sanitized(at.z, ~at.far)
+    near = ex.sanitized(at.z, ~at.far)
     value = nodes_of("lgamma_series").at(near, w)
     zero = torch.zeros_like(one)
-    first = select(at.low, (*at.x, zero), (*size, -one))
+    first = ex.select(at.low, (*at.x, zero), (*size, -one))
     second = (*at.x, torch.where(at.low, -one, one))
-    second = select(at.low, (*at.x, -one), (*size, -2.0 * one))
-    value = ex.mul(value, ex.mul(collected(first, w), collected(second, w)))
-    value = select(at.far, beyond, value)
-    value = select(at.low, ex.add(value, minus(log_x)), value)
+    second = ex.select(at.low, (*at.x, -one), (*size, -2.0 * one))
+    value = ex.mul(value, ex.mul(ex.collected(first, w), ex.collected(second, w)))
+    value = ex.select(at.far, beyond, value)
+    value = ex.select(at.low, ex.add(value, ex.minus(log_x)), value)
     # log(sin(pi r) / pi); for a tiny r it is log r.
     f = beside_whole(at.x, w)
     inverse_pi = constant(1 / fixed.to_fraction(fixed.pi()), w, one.device)
-    chord = select(f.tiny, head(f.r, w), ex.mul(f.sine, inverse_pi))
+    chord = ex.select(f.tiny, ex.head(f.r, w), ex.mul(f.sine, inverse_pi))
     shift = torch.where(f.tiny, -working().angle_lift, 0)
     reflected = at.down & ~at.low
-    log_sine = log_of(sanitized(chord, reflected), w, torch.where(reflected, shift, 0))
-    log_sine, log_x = (scale_all(v, -k) for v in (log_sine, log_x))
-    turned = minus(ex.add(ex.add(log_sine, log_x), value))
-    out = leave(select(reflected, turned, value), fmt, terms, k)
-    out = special(out[0] == 0, 0.0, out)
+    log_sine = log_of(ex.sanitized(chord, reflected), w, torch.where(reflected, shift, 0))
+    log_sine, log_x = (ex.scale_all(v, -k) for v in (log_sine, log_x))
+    turned = ex.minus(ex.add(ex.add(log_sine, log_x), value))
+    out = ex.leave(ex.select(reflected, turned, value), fmt, terms, k)
+    out = ex.special(out[0] == 0, 0.0, out)
     pole = ~at.good | (reflected & f.whole)
-    return special(pole, torch.where(x[0].isnan(), x[0], math.inf), out)
+    return ex.special(pole, torch.where(x[0].isnan(), x[0], math.inf), out)
 
 
 @function("x", torch=("digamma",), bound=digamma_error, slope=("trigamma",))
@@ -307,37 +281,40 @@ def digamma(x: Components, fmt: Format, terms: int) -> Components:
     and the error is relative to the sum of both magnitudes: near zeros the result has the bits that
     remain after cancellation.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     at = argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
-    far = sanitized(at.z, at.far, FAR)
-    inverse = inverse_of(head(far, w), w)
+    far = ex.sanitized(at.z, at.far, FAR)
+    inverse = inverse_of(ex.head(far, w), w)
     square = ex.mul(inverse, inverse)
-    small = ex.add(series.scaled(inverse, 0.5), part_of(12, ex.mul(square, _tail(1, square))))
-    beyond = ex.add(log_of(far, w), minus(small))
-    near = sanitized(at.z, ~at.far)
+    small = ex.add(
+        series.scaled(inverse, 0.5), times(ex.mul(square, _tail(1, square)), Fraction(1, 12))
+    )
+    beyond = ex.add(log_of(far, w), ex.minus(small))
+    near = ex.sanitized(at.z, ~at.far)
     value = nodes_of("digamma_series").at(near, w)
-    zero = table("digamma_zero", one.device)
-    parts = tuple(-zero[j].expand(one.shape) for j in range(8))
-    size = signed(at.x, sign_of(at.down))
+    size = ex.signed(at.x, ex.sign_of(at.down))
     lead = torch.where(at.low | at.down, one, 0.0)
-    value = ex.mul(value, collected((*sanitized(size, ~at.far), lead, *parts), w))
-    value = select(at.far, beyond, value)
+    near = (*ex.sanitized(size, ~at.far), lead)
+    value = ex.mul(value, series.less_zero("digamma_zero", near, w))
+    value = ex.select(at.far, beyond, value)
     # Between 0 and 1/2 subtract 1/x, by recurrence.
     f = beside_whole(at.x, w)
     low = at.low & ~at.down
     cot, k = _cotangent(f, w)
-    recurring = minus(ex.div(head((one,), w), sanitized(scale_all(head(at.x, w), k), low)))
-    step = select(low, recurring, minus(cot))
+    recurring = ex.minus(
+        ex.div(ex.head((one,), w), ex.sanitized(ex.scale_all(ex.head(at.x, w), k), low))
+    )
+    step = ex.select(low, recurring, ex.minus(cot))
     shifted = low | at.down
     tiny = shifted & f.tiny
     alone = tiny & (f.r[0] < working().alone * 2.0 ** working().angle_lift)
-    joined = ex.add(scale_all(value, -k), sanitized(step, ~alone))
-    value = select(shifted & ~alone, joined, value)
-    value = select(alone, step, value)
-    out = leave(value, fmt, terms, torch.where(tiny, k, 0))
+    joined = ex.add(ex.scale_all(value, -k), ex.sanitized(step, ~alone))
+    value = ex.select(shifted & ~alone, joined, value)
+    value = ex.select(alone, step, value)
+    out = ex.leave(value, fmt, terms, torch.where(tiny, k, 0))
     beyond_all = torch.where(x[0] == 0, -(1 / x[0]), torch.where(x[0] > 0, x[0], math.nan))
-    return special(~at.good | (at.down & f.whole), beyond_all, out)
+    return ex.special(~at.good | (at.down & f.whole), beyond_all, out)
 
 
 @function(
@@ -348,40 +325,42 @@ def trigamma(x: Components, fmt: Format, terms: int) -> Components:
 
     The error is relative to the result. Below zero it is (pi / sin(pi x))^2 - trigamma(1 - x).
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     at = argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
     # 1/z (1 + 1/(2 z) + 1/(6 z^2) - ...), from the mantissa of z and its exponent.
-    far = head(sanitized(at.z, at.far, FAR), w)
+    far = ex.head(ex.sanitized(at.z, at.far, FAR), w)
     inverse = inverse_of(far, w)
     square = ex.mul(inverse, inverse)
-    tail = ex.add(series.scaled(inverse, 0.5), part_of(6, ex.mul(square, _tail(2, square))))
-    normal, e = mantissa(far)
+    tail = ex.add(
+        series.scaled(inverse, 0.5), times(ex.mul(square, _tail(2, square)), Fraction(1, 6))
+    )
+    normal, e = ex.mantissa(far)
     beyond = ex.div(ex.add(tail, one), normal)
-    value = nodes_of("trigamma_series").at(sanitized(at.z, ~at.far), w)
-    value = select(at.far, beyond, value)
+    value = nodes_of("trigamma_series").at(ex.sanitized(at.z, ~at.far), w)
+    value = ex.select(at.far, beyond, value)
     f = beside_whole(at.x, w)
     low = at.low & ~at.down
     k = torch.where(f.tiny, working().angle_lift, 0)
-    size = signed(at.x, sign_of(at.down))
-    below = select(f.tiny, head(f.r, w), f.sine)
-    above = select(f.tiny, head((one,), w), head(pi(w, one), w))
-    below = select(low, sanitized(scale_all(head(size, w), k), low), below)
-    above = select(low, head((one,), w), above)
+    size = ex.signed(at.x, ex.sign_of(at.down))
+    below = ex.select(f.tiny, ex.head(f.r, w), f.sine)
+    above = ex.select(f.tiny, ex.head((one,), w), ex.head(pi(w, one), w))
+    below = ex.select(low, ex.sanitized(ex.scale_all(ex.head(size, w), k), low), below)
+    above = ex.select(low, ex.head((one,), w), above)
     shifted, tiny = low | at.down, (low | at.down) & f.tiny
     # The square of a lifted number may overflow.
-    part, m = mantissa(sanitized(below, tiny))
-    quotient = ex.div(above, select(tiny, part, below))
+    part, m = ex.mantissa(ex.sanitized(below, tiny))
+    quotient = ex.div(above, ex.select(tiny, part, below))
     step = ex.mul(quotient, quotient)
     most = -working().bottom
     # trigamma(1 - x) keeps its scale; next to a large step it may vanish.
-    flat = scale_all(value, torch.where(at.far & ~tiny, -e, 0).clamp(min=-900))
-    plain = sanitized(step, ~tiny)
-    joined = ex.add(select(low, flat, minus(flat)), plain)
-    value = select(shifted, select(tiny, step, joined), value)
+    flat = ex.scale_all(value, torch.where(at.far & ~tiny, -e, 0).clamp(min=-900))
+    plain = ex.sanitized(step, ~tiny)
+    joined = ex.add(ex.select(low, flat, ex.minus(flat)), plain)
+    value = ex.select(shifted, ex.select(tiny, step, joined), value)
     k = (2 * (k - m)).clamp(-most, most)
     exponents = torch.where(tiny, k, torch.where(at.far & ~shifted, -e, 0))
-    out = leave(value, fmt, terms, exponents)
+    out = ex.leave(value, fmt, terms, exponents)
     found = torch.where(x[0] == -math.inf, math.nan, torch.where(x[0] == 0, math.inf, 1 / x[0]))
     found = torch.where(at.good, math.inf, found)
-    return special(~at.good | (at.down & f.whole), found.to(fmt.dtype), out)
+    return ex.special(~at.good | (at.down & f.whole), found.to(fmt.dtype), out)

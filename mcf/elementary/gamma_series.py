@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 from torch import Tensor
 
 from mcf.elementary import fixed
-from mcf.elementary.series import STEPS
-from mcf.elementary.tables import _rows, _table
+from mcf.elementary.series import Nodes
+from mcf.elementary.tables import register_tables, table_of, zero_table
 
 
 @functools.cache
@@ -143,6 +144,20 @@ def quotient_about(series: list[int], at: int, unit: Fraction, bits: int) -> lis
     return out[:0:-1]
 
 
+def derived(row: list[int], m: int, half: Fraction, count: int | None = None) -> list[int]:
+    """Return the first coefficients of (-1)^m times the derivative of order m.
+
+    Args:
+        row: coefficients of a function, in v = (x - node) / half.
+        m: the order.
+        half: the half-width of the interval.
+        count: how many coefficients; by default all that there are.
+    """
+    p, q = ((-half) ** m).as_integer_ratio()
+    end = None if count is None else m + count
+    return [math.perm(k, m) * c * q // p for k, c in enumerate(row[:end])][m:]
+
+
 @functools.cache
 def zero_of_digamma() -> Fraction:
     """Return the positive zero of digamma, to about 600 bits, by Newton's method."""
@@ -155,70 +170,42 @@ def zero_of_digamma() -> Fraction:
     return x
 
 
-# 32 nodes in each of [1/2, 1), [1, 2), ..., [32, 64).
-OCTAVES = 7
-FIRST = -1
 DEGREES = 40
 TABLE_BITS = 400
 
 
-def nodes() -> list[tuple[Fraction, Fraction]]:
-    """Return (node, half-width of its interval), ascending."""
-    found = []
-    for octave in range(FIRST, FIRST + OCTAVES):
-        half = Fraction(2) ** octave / (2 * STEPS)
-        found += [(Fraction(2) ** octave + half * (2 * j + 1), half) for j in range(STEPS)]
-    return found
+def nodes_of(name: str) -> Nodes:
+    """Return a table for 1/2 <= z < 64: 32 nodes in each of [1/2, 1), [1, 2), ..., [32, 64)."""
+    return Nodes(name, 7, DEGREES, -1)
 
 
 @functools.cache
-def _log_gamma_rows() -> list[list[int]]:
-    """Return coefficients of log Gamma at each node, in v = (x - node) / half."""
-    series = Series(TABLE_BITS)
-    return [series.log_gamma(c, half, DEGREES + 2) for c, half in nodes()]
+def log_gamma_rows(bits: int, count: int) -> list[tuple[list[int], Fraction, Fraction]]:
+    """Return coefficients of log Gamma in v = (x - node) / half, with each node and half."""
+    series = Series(bits)
+    return [(series.log_gamma(c, half, count), c, half) for c, half in nodes_of("").points()]
 
 
-def _table_of(rows: list[list[int]]) -> Tensor:
-    return _rows([(c, 1 << TABLE_BITS) for row in rows for c in row[:DEGREES]])
+def _table_of(
+    of: Callable[[list[int], Fraction, Fraction], list[int]],
+) -> Tensor:
+    rows = log_gamma_rows(TABLE_BITS, DEGREES + 2)
+    return table_of((of(*row) for row in rows), TABLE_BITS, DEGREES)
 
 
-def _units(x: Fraction) -> int:
-    return round(x * (1 << TABLE_BITS))
+def _over(series: list[int], at: Fraction, unit: Fraction) -> list[int]:
+    return quotient(series, round(at * (1 << TABLE_BITS)), unit, TABLE_BITS)
 
 
-@_table
-def lgamma_series() -> Tensor:
-    """Return coefficients of log Gamma(x) / ((x - 1) (x - 2)), which has no zero."""
-    rows = []
-    for series, (c, half) in zip(_log_gamma_rows(), nodes(), strict=True):
-        rows.append(series)
-        for zero in (1, 2):
-            rows[-1] = quotient(rows[-1], _units(c - zero), half, TABLE_BITS)
-    return _table_of(rows)
-
-
-@_table
-def digamma_series() -> Tensor:
-    """Return coefficients of digamma(x) / (x - x0), with x0 its positive zero."""
-    rows = []
-    for series, (c, half) in zip(_log_gamma_rows(), nodes(), strict=True):
-        slope = [int(k * s / half) for k, s in enumerate(series)][1:]
-        at = _units(c - zero_of_digamma())
-        rows.append(quotient(slope, at, half, TABLE_BITS))
-    return _table_of(rows)
-
-
-@_table
-def trigamma_series() -> Tensor:
-    """Return coefficients of trigamma(x)."""
-    rows = []
-    for series, (_, half) in zip(_log_gamma_rows(), nodes(), strict=True):
-        rows.append([int(k * (k - 1) * s / half**2) for k, s in enumerate(series)][2:])
-    return _table_of(rows)
-
-
-@_table
-def digamma_zero() -> Tensor:
-    """Return the positive zero of digamma as 8 floats."""
-    zero = zero_of_digamma()
-    return _rows([zero.as_integer_ratio()], 8)[:, 0]
+register_tables(
+    # log Gamma(x) / ((x - 1) (x - 2)), which has no zero.
+    lgamma_series=lambda: _table_of(
+        lambda row, c, half: _over(_over(row, c - 1, half), c - 2, half)
+    ),
+    # digamma(x) / (x - x0), with x0 its positive zero.
+    digamma_series=lambda: _table_of(
+        lambda row, c, half: _over(derived(row, 1, half), zero_of_digamma() - c, -half)
+    ),
+    trigamma_series=lambda: _table_of(lambda row, c, half: derived(row, 2, half)),
+    digamma_zero=lambda: zero_table(zero_of_digamma()),
+)

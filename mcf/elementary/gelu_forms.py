@@ -16,43 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
-from mcf.elementary import error, fixed
+from mcf.elementary import error, fixed, series
+from mcf.elementary import working as ex
 from mcf.elementary.declarations import OBSERVED
-from mcf.elementary.error import (
-    gauss_error,
-    half_root,
-    lifted,
-    normal_cdf_error,
-    tail,
-)
+from mcf.elementary.error import gauss_error, half_root, normal_cdf_error, tail
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient, quotient_about
 from mcf.elementary.hyperbolic import logistic, sigmoid_error
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant, table
-from mcf.elementary.working import (
-    INTEGERS,
-    collected,
-    enter,
-    head,
-    leave,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-    two_sum,
-    working_terms,
-)
+from mcf.elementary.tables import Components, constant, register_tables, table_of, zero_table
 from mcf.kernels.formats import FP32, FP64, Format
 
-# Floats of the zero of gelu's slope; bits and coefficients used to compute the table.
-PARTS = 8
+# Bits and coefficients used to compute the table.
 _BITS = 448
 _COUNT = error.ERFCX_DEGREES + 10
 
@@ -63,8 +39,8 @@ _NODES = error.ERFCX._replace(name="gelu_1_series")
 @functools.cache
 def gelu_zero() -> Fraction:
     """Return z = a / sqrt(2) with r(a) = a: sqrt(pi) / 2 erfcx(z) = z, by Newton's method."""
-    node, _ = error.erfcx_nodes()[17]
-    whole = fixed.erfcx_series(node, error.erfcx_at_nodes(_COUNT)[17][0][0], 180)
+    node, _ = _NODES.points()[17]
+    whole = fixed.erfcx_series(node, error.erfcx_at_nodes(_COUNT)[17][0], 180)
     root, z = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.two_over_root_pi())), node
     for _ in range(12):
         f = fixed.to_fraction(fixed.evaluate(whole, z - node))
@@ -74,35 +50,33 @@ def gelu_zero() -> Fraction:
     return z
 
 
-@_table
-def gelu_1_series() -> Tensor:
+def _series() -> Tensor:
     """Return coefficients of (a - r(a)) / (a - a0) in z."""
-    rows: list[int] = []
+    rows = []
     root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
-    nodes = error.erfcx_nodes()
-    for (found, half), (node, _) in zip(error.erfcx_at_nodes(_COUNT), nodes, strict=True):
-        p, q = half.as_integer_ratio()
-        row = [-(c * root * p**k // (q**k << fixed.BITS)) for k, c in enumerate(found)]
+    for found, (node, half) in zip(error.erfcx_at_nodes(_COUNT), _NODES.points(), strict=True):
+        row = [-(c * root >> fixed.BITS) for c in found]
         row[0] += (node.numerator << _BITS) // node.denominator
-        row[1] += (p << _BITS) // q
+        row[1] += (half.numerator << _BITS) // half.denominator
         at = node - gelu_zero()
         divide = quotient_about if abs(at) < half else quotient
-        rows += divide(row, round(at * (1 << _BITS)), half, _BITS)[: error.ERFCX_DEGREES]
-    return _rows([(c, 1 << _BITS) for c in rows])
+        rows.append(divide(row, round(at * (1 << _BITS)), half, _BITS))
+    return table_of(rows, _BITS, error.ERFCX_DEGREES)
 
 
-@_table
-def gelu_1_zero() -> Tensor:
+def _zero() -> Tensor:
     """Return a0 as floats."""
-    root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
-    return _rows([(root * gelu_zero()).as_integer_ratio()], PARTS)[:, 0]
+    return zero_table(fixed.to_fraction(fixed.root(2 * fixed.ONE)) * gelu_zero())
+
+
+register_tables(gelu_1_series=_series, gelu_1_zero=_zero)
 
 
 def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
     """Replace results for zeros, infinities and NaN: the argument itself, or -0 for x < 0."""
-    out = special(x[0] == 0, x[0], out)
-    out = select(good | (x[0] < 0), out, head(x, len(out)))
-    return special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
+    out = ex.special(x[0] == 0, x[0], out)
+    out = ex.select(good | (x[0] < 0), out, ex.head(x, len(out)))
+    return ex.special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
 
 
 # The coefficient of the cube, which the definition writes in decimal.
@@ -120,10 +94,10 @@ def _tanh_argument(x: Components, count: int) -> Components:
     rest is 2**-5 of a smaller sum. There are at most 8 floats, 5 in float32.
     """
     width = working().format
-    bits = INTEGERS[width]
+    bits = ex.INTEGERS[width]
     assert width.dtype is not None
     h = (x[0].view(bits) & -(1 << (width.p - _LEADING[width]))).view(width.dtype)
-    rest = collected((x[0] - h, *x[1:count]), count)
+    rest = ex.collected((x[0] - h, *x[1:count]), count)
     root = 2 * fixed.to_fraction(fixed.root(fixed.quotient(2 * fixed.ONE, fixed.pi())))
     linear, cubic = (constant(c, count + 1, h.device) for c in (root, root * _CUBE))
     # (h + rest)^3 - h^3 = rest (3 h^2 + rest (3 h + rest)).
@@ -133,17 +107,12 @@ def _tanh_argument(x: Components, count: int) -> Components:
     cube = h * h * h
     for c, power_of_h in ((linear, h), (cubic, cube)):
         small = ex.add(small, ex.mul(c[1:], power_of_h))
-    (a, a_low), (b, b_low) = two_prod(linear[0], h), two_prod(cubic[0], cube)
-    top, low = two_sum(a, b)
-    top, next_low = two_sum(top, small[0])
+    (a, a_low), (b, b_low) = ex.two_prod(linear[0], h), ex.two_prod(cubic[0], cube)
+    top, low = ex.two_sum(a, b)
+    top, next_low = ex.two_sum(top, small[0])
     lower = (next_low, low, a_low, b_low, *small[1:])
     # In float32 the exponential accepts no more floats.
-    return (top, *(lower if width is FP64 else collected(lower, 4)))
-
-
-def gelu_error(e: Steps) -> float:
-    """Return the error of x times the distribution function."""
-    return normal_cdf_error(e) + e.mul()
+    return (top, *(lower if width is FP64 else ex.collected(lower, 4)))
 
 
 def gelu_tanh_error(e: Steps) -> float:
@@ -153,28 +122,28 @@ def gelu_tanh_error(e: Steps) -> float:
     return sigmoid_error(e, WORKING[e.fmt].exp_limit * rest * steps) + e.mul()
 
 
-def gelu_1_error(e: Steps) -> tuple[float, float]:
-    """Return the error of the slope of gelu: (x - z) times a series; 1 minus that."""
-    series = e.at_table(_NODES) + e.mul() + e.constant() + e.mul() + e.collect()
-    return series + gauss_error(e, 1) + 2 * e.mul() + e.constant() + e.add(), 0.0
-
-
-@function("x", bound=gelu_error, worst=2.41, tensors=F.gelu, slope=("gelu_1",))
+@function(
+    "x",
+    bound=lambda e: normal_cdf_error(e) + e.mul(),
+    worst=2.41,
+    tensors=F.gelu,
+    slope=("gelu_1",),
+)
 def gelu(x: Components, fmt: Format, terms: int) -> Components:
     """Return x times the normal distribution function, accurate in the lower tail too.
 
     x (1 + erf(x / sqrt(2))) / 2 = x - x c for x > 0 and x c below, c = erfc(|x|/sqrt(2)) / 2.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     down = torch.signbit(y[0])
     good = y[0].abs() <= working().gauss_far
-    y = sanitized(y, good)
-    a = signed(y, sign_of(down))
+    y = ex.sanitized(y, good)
+    a = ex.signed(y, ex.sign_of(down))
     c, e = tail(a, w)
-    v, lift = lifted(head(y, w))
+    v, lift = ex.lifted(ex.head(y, w))
     below = ex.mul(v, c)
-    above = ex.mul(v, ex.add(minus(scale_all(c, e)), torch.ones_like(a[0])))
-    out = leave(select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
+    above = ex.mul(v, ex.add(ex.minus(ex.scale_all(c, e)), torch.ones_like(a[0])))
+    out = ex.leave(ex.select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
     return _gelu_beyond(x, good, out)
 
 
@@ -190,32 +159,38 @@ def gelu_tanh(x: Components, fmt: Format, terms: int) -> Components:
 
     It is computed as x times the logistic function of twice the argument of tanh.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = y[0].abs() <= working().tanh_far
-    y = sanitized(y, good)
-    v, lift = lifted(head(y, w))
-    s, k = logistic(_tanh_argument(head(y, w), w), w)
-    out = leave(ex.mul(v, s), fmt, terms, k - lift)
+    y = ex.sanitized(y, good)
+    v, lift = ex.lifted(ex.head(y, w))
+    s, k = logistic(_tanh_argument(ex.head(y, w), w), w)
+    out = ex.leave(ex.mul(v, s), fmt, terms, k - lift)
     return _gelu_beyond(x, good, out)
 
 
-@function("x", auxiliary=True, bound=gelu_1_error)
+@function(
+    "x",
+    auxiliary=True,
+    # (x - z) times a series; 1 minus that.
+    bound=lambda e: (
+        e.at_table(_NODES) + e.mul() + e.constant() + e.mul() + e.collect()
+        + gauss_error(e, 1) + 2 * e.mul() + e.constant() + e.add(), 0.0,
+    ),
+)  # fmt: skip
 def gelu_1(x: Components, fmt: Format, terms: int) -> Components:
     """Return the derivative of x Phi(x); relative error also next to its zero at -0.7518."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = y[0].abs() <= working().gauss_far
-    y = sanitized(y, good)
+    y = ex.sanitized(y, good)
     down = y[0] < 0
-    a = signed(y, sign_of(down))
+    a = ex.signed(y, ex.sign_of(down))
     side = constant(half_root(), w, a[0].device)
-    value = _NODES.at(ex.mul(head(a, w), side), w)
-    zero = table("gelu_1_zero", a[0].device)
-    parts = tuple(-zero[j].expand(a[0].shape) for j in range(PARTS))
-    value = ex.mul(value, collected((*a, *parts), w))
+    value = _NODES.at(ex.mul(ex.head(a, w), side), w)
+    value = ex.mul(value, series.less_zero("gelu_1_zero", a, w))
     g, e = error.gauss(a, w, 1)
     factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
     value = ex.mul(value, ex.mul(g, constant(factor, w, a[0].device)))
-    above = ex.add(scale_all(value, e), torch.ones_like(a[0]))
-    out = leave(select(down, minus(value), above), fmt, terms, torch.where(down, e, 0))
+    above = ex.add(ex.scale_all(value, e), torch.ones_like(a[0]))
+    out = ex.leave(ex.select(down, ex.minus(value), above), fmt, terms, torch.where(down, e, 0))
     beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)

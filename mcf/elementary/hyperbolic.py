@@ -7,76 +7,51 @@ import math
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm
-from mcf.elementary.declarations import COMPOSED, Composed, Real, composed, inverse, root_of
+from mcf.elementary import working as ex
+from mcf.elementary.declarations import COMPOSED, Composed, composed, inverse, root_of
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error, expm1_error
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.logarithm import log1p_error
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    root,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
-)
 from mcf.kernels.formats import Format
 
 
 def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]:
     """Return |x| (1 where zero or above the limit), its sign, and where |x| is in range."""
-    sign = sign_of(torch.signbit(x[0]))
-    a = signed(x, sign)
+    a, sign = ex.magnitude(x)
     good = (a[0] <= limit) & (a[0] > 0)
-    return sanitized(a, good), sign, good
+    return ex.sanitized(a, good), sign, good
 
 
 def logistic(y: Components, working: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of 1 / (1 + exp(-y)) for |y| <= 1100."""
     down = y[0] < 0
-    t, e = exponential.scaled_exp(signed(y, -sign_of(down)), working)
+    t, e = exponential.scaled_exp(ex.signed(y, -ex.sign_of(down)), working)
     one = torch.ones_like(y[0])
-    below = ex.add(scale_all(t, e), one)
-    result = ex.div(select(down, t, head((one,), working)), below)
+    below = ex.add(ex.scale_all(t, e), one)
+    result = ex.div(ex.select(down, t, ex.head((one,), working)), below)
     return result, torch.where(down, e, 0)
 
 
-def _log1p(z: Components, working: int) -> tuple[Components, Tensor]:
+def log1p(z: Components, working: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of log(1 + z), z > 0, where 1 + z0 is the leading float."""
     one = torch.ones_like(z[0])
     lead = ex.add((one,), (z[0],))[0]
     return logarithm.scaled_log((one, *z), lead, working)
 
 
-def sinh_error(e: Steps) -> float:
-    """Return the error of (E + E / (E + 1)) / 2; the quotient is at most half of the sum."""
-    return expm1_error(e) + (e.add() + e.div()) / 2 + e.add()
-
-
-def cosh_error(e: Steps) -> float:
-    """Return the error of (v + 1 / v) / 2; beyond 77 (40 in float32) v / 2 differs by exp(-154)."""
-    return exp_error(e) + e.div() / 2 + e.add() + _beyond(e)
+def _log_twice(x: Components, huge: Tensor, working: int) -> Components:
+    """Return log(2 x) where `huge` holds."""
+    x = ex.sanitized(x, huge)
+    return logarithm.scaled_log(x, x[0], working, 0, huge.to(torch.int64))[0]
 
 
 def _beyond(e: Steps) -> float:
-    """Return exp(-2 x) at the point from which it is left out."""
+    """Return exp(-2 x) at the point from which it is left out: 77, or 40 in float32."""
     return math.exp(-2 * WORKING[e.fmt].far)
-
-
-def tanh_error(e: Steps) -> float:
-    """Return the error of E / (E + 2); beyond 77 (40 in float32) 1 differs by 2 exp(-154)."""
-    return expm1_error(e) + e.add() + e.div() + 2 * _beyond(e)
 
 
 def sigmoid_error(e: Steps, argument: float = 0.0) -> float:
@@ -84,32 +59,16 @@ def sigmoid_error(e: Steps, argument: float = 0.0) -> float:
     return exp_error(e, argument) + e.add() + e.div()
 
 
-def asinh_error(e: Steps) -> float:
+def _asinh_error(e: Steps) -> float:
     """Return the error of log(1 + x + x^2 / (1 + sqrt(x^2 + 1))); the quotient is at most x."""
     below = e.add() + e.sqrt() + (e.add() + e.mul()) / 2
-    z = e.add() + (e.mul() + below + e.div()) / 2
-    return log1p_error(e, z)
+    return log1p_error(e, e.add() + (e.mul() + below + e.div()) / 2)
 
 
-def acosh_error(e: Steps) -> float:
+def _acosh_error(e: Steps) -> float:
     """Return the error of log(1 + t + sqrt(t (2 + t))), t = x - 1."""
     side = e.sqrt() + (2 * e.collect() + e.add() + e.mul()) / 2
     return log1p_error(e, max(side, e.collect()) + e.add())
-
-
-def atanh_error(e: Steps) -> float:
-    """Return the error of log(1 + 2 x / (1 - x)) / 2."""
-    return log1p_error(e, e.collect() + e.div())
-
-
-def _acosh_slope_error(real: Real) -> float:
-    side = composed(root_of(real("add")), real("sqrt"))
-    return composed(inverse(composed(side, side, real("mul"))), real("reciprocal"))
-
-
-def _atanh_slope_error(real: Real) -> float:
-    inside = composed(real("add"), real("add"), real("mul"))
-    return composed(inverse(inside), real("reciprocal"))
 
 
 COMPOSED["atanh_1"] = Composed(
@@ -121,59 +80,74 @@ COMPOSED["sigmoid_1"] = Composed(
 )
 
 
-@function("x", torch=("sinh",), bound=sinh_error, worst=1.11, slope=("cosh",))
+@function(
+    "x",
+    torch=("sinh",),
+    # The quotient is at most half of the sum.
+    bound=lambda e: expm1_error(e) + (e.add() + e.div()) / 2 + e.add(),
+    worst=1.11,
+    slope=("cosh",),
+)
 def sinh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic sine.
 
     (exp(x) - exp(-x)) / 2 = (E + E/(E + 1)) / 2 with E = exp(|x|) - 1.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     a, sign, good = _magnitude(y, working().exp_limit)
     value, e = exponential.scaled_expm1(a, w)
     near = a[0] <= working().sinh_far
-    v = scale_all(sanitized(value, near), torch.where(near, e, 0))
+    v = ex.scale_all(ex.sanitized(value, near), torch.where(near, e, 0))
     both = ex.add(v, ex.div(v, ex.add(v, torch.ones_like(v[0]))))
-    result = select(near, both, value)
+    result = ex.select(near, both, value)
     tiny = a[0] < working().tiny
-    result = select(tiny, head(a, w), result)
+    result = ex.select(tiny, ex.head(a, w), result)
     k = torch.where(tiny, 0, torch.where(near, -1, e - 1))
-    out = signed(leave(result, fmt, terms, k), sign.to(fmt.dtype))
-    return special(~good, torch.where(x[0] == 0, x[0], x[0] * math.inf), out)
+    out = ex.signed(ex.leave(result, fmt, terms, k), sign.to(fmt.dtype))
+    return ex.special(~good, torch.where(x[0] == 0, x[0], x[0] * math.inf), out)
 
 
-@function("x", torch=("cosh",), bound=cosh_error, worst=0.46, slope=("sinh",))
+@function(
+    "x",
+    torch=("cosh",),
+    bound=lambda e: exp_error(e) + e.div() / 2 + e.add() + _beyond(e),
+    worst=0.46,
+    slope=("sinh",),
+)
 def cosh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic cosine, (exp(x) + exp(-x)) / 2."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     a, _, good = _magnitude(y, working().exp_limit)
     value, e = exponential.scaled_exp(a, w)
     near = a[0] <= working().far
-    v = scale_all(value, torch.where(near, e, 0))
-    both = ex.add(v, ex.div(head((torch.ones_like(v[0]),), w), v))
-    out = leave(select(near, both, value), fmt, terms, torch.where(near, -1, e - 1))
+    v = ex.scale_all(value, torch.where(near, e, 0))
+    both = ex.add(v, ex.div(ex.head((torch.ones_like(v[0]),), w), v))
+    out = ex.leave(ex.select(near, both, value), fmt, terms, torch.where(near, -1, e - 1))
     beyond = torch.where(x[0] == 0, 1.0, x[0].abs() * math.inf)
-    return special(~good, beyond.to(fmt.dtype), out)
+    return ex.special(~good, beyond.to(fmt.dtype), out)
 
 
 @function(
     "x",
     torch=("tanh",),
-    bound=tanh_error,
+    bound=lambda e: expm1_error(e) + e.add() + e.div() + 2 * _beyond(e),
     worst=1.31,
     derivative=lambda x, of: x.cosh() ** -2,
     slope=lambda real: composed(*2 * (inverse(real("cosh")),), real("pow")),
 )
 def tanh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the hyperbolic tangent, E/(E + 2) with E = exp(2|x|) - 1."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     a, sign, good = _magnitude(y, working().far)
-    value, e = exponential.scaled_expm1(scale_all(a, torch.ones_like(a[0], dtype=torch.int64)), w)
-    v = scale_all(value, e)
+    value, e = exponential.scaled_expm1(
+        ex.scale_all(a, torch.ones_like(a[0], dtype=torch.int64)), w
+    )
+    v = ex.scale_all(value, e)
     result = ex.div(v, ex.add(v, torch.full_like(v[0], 2.0)))
-    result = select(a[0] < working().tiny, head(a, w), result)
-    out = signed(leave(result, fmt, terms), sign.to(fmt.dtype))
+    result = ex.select(a[0] < working().tiny, ex.head(a, w), result)
+    out = ex.signed(ex.leave(result, fmt, terms), sign.to(fmt.dtype))
     beyond = torch.where((x[0] == 0) | x[0].isnan(), x[0], x[0].sign())
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)
 
 
 @function(
@@ -189,19 +163,19 @@ def sigmoid(x: Components, fmt: Format, terms: int) -> Components:
 
     For x < 0 it is computed as exp(x) / (1 + exp(x)).
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = y[0].abs() <= working().exp_limit
-    y = sanitized(y, good, 0.0)
+    y = ex.sanitized(y, good, 0.0)
     result, k = logistic(y, w)
-    out = leave(result, fmt, terms, k)
+    out = ex.leave(result, fmt, terms, k)
     beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
-    return special(~good, beyond, out)
+    return ex.special(~good, beyond, out)
 
 
 @function(
     "x",
     torch=("asinh", "arcsinh"),
-    bound=asinh_error,
+    bound=_asinh_error,
     worst=1.71,
     derivative=lambda x, of: 1 / torch.hypot(x, torch.ones_like(x)),
     slope=lambda real: composed(inverse(real("hypot")), real("reciprocal")),
@@ -211,88 +185,89 @@ def asinh(x: Components, fmt: Format, terms: int) -> Components:
 
     log(|x| + sqrt(x^2 + 1)) = log(1 + |x| + x^2/(1 + sqrt(x^2 + 1))).
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     a, sign, good = _magnitude(y, float(working().format.max))
     huge, tiny = a[0] > working().huge, a[0] < working().tiny
-    v = sanitized(head(a, w), ~(huge | tiny))
+    v = ex.sanitized(ex.head(a, w), ~(huge | tiny))
     one = torch.ones_like(v[0])
     square = ex.mul(v, v)
     below = ex.add(ex.sqrt(ex.add(square, one)), one)
-    near, k = _log1p(ex.add(v, ex.div(square, below)), w)
-    far, _ = logarithm.scaled_log(
-        sanitized(a, huge), sanitized(a, huge)[0], w, 0, huge.to(torch.int64)
-    )
-    result = select(tiny, head(a, w), select(huge, far, near))
+    near, k = log1p(ex.add(v, ex.div(square, below)), w)
+    far = _log_twice(a, huge, w)
+    result = ex.select(tiny, ex.head(a, w), ex.select(huge, far, near))
     k = torch.where(tiny | huge, 0, k)
-    out = signed(leave(result, fmt, terms, k), sign.to(fmt.dtype))
-    return special(~good, x[0], out)
+    out = ex.signed(ex.leave(result, fmt, terms, k), sign.to(fmt.dtype))
+    return ex.special(~good, x[0], out)
 
 
 @function(
     "x",
     torch=("acosh", "arccosh"),
-    bound=acosh_error,
+    bound=_acosh_error,
     worst=2.75,
     derivative=lambda x, of: 1 / ((x - 1).sqrt() * (x + 1).sqrt()),
-    slope=_acosh_slope_error,
+    slope=lambda real: composed(
+        inverse(composed(*2 * (composed(root_of(real("add")), real("sqrt")),), real("mul"))),
+        real("reciprocal"),
+    ),
 )
 def acosh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse hyperbolic cosine; NaN for x < 1.
 
     log(1 + t + sqrt(t (2 + t))) with t = x - 1.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     one = torch.ones_like(y[0])
     finite = y[0].isfinite()
-    t = collected((*sanitized(y, finite), -one), w)
+    t = ex.collected((*ex.sanitized(y, finite), -one), w)
     good = finite & (t[0] > 0)
     huge = good & (y[0] > working().huge)
-    t = sanitized(t, good & ~huge)
+    t = ex.sanitized(t, good & ~huge)
     # The product is about 2 t where t is so small that it has to be scaled for the root.
     lift = torch.where(t[0] < working().small, working().raised, 0)
-    product = ex.mul(scale_all(t, lift), ex.add(t, torch.full_like(one, 2.0)))
-    side = scale_all(root(product), -(lift >> 1))
-    near, k = _log1p(ex.add(t, side), w)
-    far, _ = logarithm.scaled_log(
-        sanitized(y, huge), sanitized(y, huge)[0], w, 0, huge.to(torch.int64)
-    )
-    out = leave(select(huge, far, near), fmt, terms, torch.where(huge, 0, k))
-    exactly = finite & (collected((*sanitized(y, finite), -one), 1)[0] == 0)
+    product = ex.mul(ex.scale_all(t, lift), ex.add(t, torch.full_like(one, 2.0)))
+    side = ex.scale_all(ex.root(product), -(lift >> 1))
+    near, k = log1p(ex.add(t, side), w)
+    far = _log_twice(y, huge, w)
+    out = ex.leave(ex.select(huge, far, near), fmt, terms, torch.where(huge, 0, k))
+    exactly = finite & (ex.collected((*ex.sanitized(y, finite), -one), 1)[0] == 0)
     beyond = torch.where(exactly, 0.0, torch.where(x[0] == math.inf, x[0], math.nan))
-    return special(~good, beyond.to(fmt.dtype), out)
+    return ex.special(~good, beyond.to(fmt.dtype), out)
 
 
 @function(
     "x",
     torch=("atanh", "arctanh"),
-    bound=atanh_error,
+    bound=lambda e: log1p_error(e, e.collect() + e.div()),
     worst=1.87,
     derivative=lambda x, of: of.atanh_1(x),
-    slope=_atanh_slope_error,
+    slope=lambda real: composed(
+        inverse(composed(real("add"), real("add"), real("mul"))), real("reciprocal")
+    ),
 )
 def atanh(x: Components, fmt: Format, terms: int) -> Components:
     """Return the inverse hyperbolic tangent; infinite at 1 and -1, NaN beyond.
 
     log(1 + 2x/(1 - x)) / 2.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     a, sign, good = _magnitude(y, 1.0)
     one = torch.ones_like(a[0])
-    rest = collected((one, *minus(a)), w)
+    rest = ex.collected((one, *ex.minus(a)), w)
     inside, edge = good & (rest[0] > 0), rest[0] == 0
     tiny = a[0] < working().tiny
     safe = inside & ~tiny
-    a, rest = sanitized(a, safe, 0.5), sanitized(rest, safe, 0.5)
-    below, e = mantissa(rest)
-    quotient = ex.div(head(a, w), below)
+    a, rest = ex.sanitized(a, safe, 0.5), ex.sanitized(rest, safe, 0.5)
+    below, e = ex.mantissa(rest)
+    quotient = ex.div(ex.head(a, w), below)
     # 2 a / below * 2**-e; next to it 1 vanishes for large -e.
     far = e < -working().apart
-    z = scale_all(quotient, torch.where(far, 1, 1 - e))
+    z = ex.scale_all(quotient, torch.where(far, 1, 1 - e))
     unit = (~far).to(a[0].dtype)
     lead = ex.add((unit,), (z[0],))[0]
     result, k = logarithm.scaled_log((unit, *z), lead, w, 0, torch.where(far, -e, 0))
-    result = select(tiny, head(enter(x, fmt), w), signed(result, sign))
-    out = leave(result, fmt, terms, torch.where(tiny, 0, k - 1))
+    result = ex.select(tiny, ex.head(ex.enter(x, fmt), w), ex.signed(result, sign))
+    out = ex.leave(result, fmt, terms, torch.where(tiny, 0, k - 1))
     beyond = torch.where(good & edge, sign * math.inf, math.nan)
-    out = special(~inside, beyond.to(fmt.dtype), out)
-    return special((x[0] == 0) | x[0].isnan(), x[0], out)
+    out = ex.special(~inside, beyond.to(fmt.dtype), out)
+    return ex.special((x[0] == 0) | x[0].isnan(), x[0], out)

@@ -13,22 +13,11 @@ import functools
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import working as ex
 from mcf.elementary.format import working
 from mcf.elementary.fused import Step, run_step
 from mcf.elementary.operator import function
 from mcf.elementary.tables import TERMS, Components
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    minus,
-    sanitized,
-    select,
-    special,
-    two_prod,
-)
 from mcf.kernels.formats import FP64, Format
 
 
@@ -49,17 +38,13 @@ def _floor(y: Components) -> Components:
 
 def _finish(x: Components, result: Components, fmt: Format, terms: int) -> Components:
     """Round to the format; zeros take the argument's sign, and infinities and NaN are kept."""
-    out = leave(result, fmt, terms)
+    out = ex.leave(result, fmt, terms)
     out = (torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0]), *out[1:])
-    return special(~x[0].isfinite(), x[0], out)
+    return ex.special(~x[0].isfinite(), x[0], out)
 
 
 def _prepared(x: Components, fmt: Format) -> Components:
-    return select(x[0].isfinite(), enter(x, fmt), 0.0)
-
-
-def _minus(y: Components) -> Components:
-    return tuple(-c for c in y)
+    return ex.select(x[0].isfinite(), ex.enter(x, fmt), 0.0)
 
 
 @function("x", torch=("floor",))
@@ -71,15 +56,15 @@ def floor(x: Components, fmt: Format, terms: int) -> Components:
 @function("x", torch=("ceil",))
 def ceil(x: Components, fmt: Format, terms: int) -> Components:
     """Return the smallest integer at least x, exactly."""
-    return _finish(x, _minus(_floor(_minus(_prepared(x, fmt)))), fmt, terms)
+    return _finish(x, ex.minus(_floor(ex.minus(_prepared(x, fmt)))), fmt, terms)
 
 
 @function("x", torch=("trunc",))
 def trunc(x: Components, fmt: Format, terms: int) -> Components:
     """Return the integer part of x: the nearest integer towards zero, exactly."""
     y = _prepared(x, fmt)
-    up = _minus(_floor(_minus(y)))
-    return _finish(x, select(y[0] < 0, up, _floor(y)), fmt, terms)
+    up = ex.minus(_floor(ex.minus(y)))
+    return _finish(x, ex.select(y[0] < 0, up, _floor(y)), fmt, terms)
 
 
 @function("x", torch=("round",))
@@ -96,12 +81,12 @@ def nearest_whole(y: Components) -> Components:
     low = _floor(y)
     # y - floor(y) - 1/2, of which only the sign is needed.
     half = torch.full_like(y[0], -0.5)
-    above = collected((*y, *_minus(low), half), 1)[0]
+    above = ex.collected((*y, *ex.minus(low), half), 1)[0]
     odd = torch.zeros_like(above, dtype=torch.bool)
     for c in low:
         odd ^= torch.remainder(c, 2.0) == 1.0
     up = (above > 0) | ((above == 0) & odd)
-    return ex.add(low, head((up.to(y[0].dtype),), len(low)))
+    return ex.add(low, ex.head((up.to(y[0].dtype),), len(low)))
 
 
 # 10**22 is the largest power of ten that is a float64.
@@ -115,19 +100,19 @@ _ERROR = 2.0**-190
 def _times(x: Components, factor: float) -> Components:
     """Return floats whose sum is the exact product."""
     f = torch.full_like(x[0], factor)
-    return tuple(t for c in x for t in two_prod(c, f))
+    return tuple(t for c in x for t in ex.two_prod(c, f))
 
 
 def _decimals(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
     """Return four components of k and of k / 10**d, and 1 where k is known, else 0."""
-    x = enter(arguments[0], fmt)
+    x = ex.enter(arguments[0], fmt)
     ten, width = 10.0**decimals, working()
     usual = x[0].abs() < _LARGEST / ten
     for c in x:
         usual = usual & ((c == 0) | (c.abs() > width.low))
-    floats = _times(sanitized(x, usual), ten)
-    y = collected(floats, TERMS)
-    (rest,) = collected((*floats, *minus(y)), 1)
+    floats = _times(ex.sanitized(x, usual), ten)
+    y = ex.collected(floats, TERMS)
+    (rest,) = ex.collected((*floats, *ex.minus(y)), 1)
     k = nearest_whole(y)
     quotient = ex.div(k, torch.full_like(y[0], ten))
     return (*k, *quotient, (usual & (rest == 0)).to(y[0].dtype))
@@ -136,7 +121,7 @@ def _decimals(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> 
 def _left(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
     """Return k - 10**d x, whose sign is exact."""
     k, x = arguments
-    return collected((*k, *minus(_times(x, 10.0**decimals))), 1)
+    return ex.collected((*k, *ex.minus(_times(x, 10.0**decimals))), 1)
 
 
 _STEP = Step("decimals", _decimals, ("x",), enters=True)

@@ -19,31 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, exponential, fixed, logarithm, series
+from mcf.elementary import working as ex
 from mcf.elementary.declarations import COMPOSED, OBSERVED, Composed
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import exp_error
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant
-from mcf.elementary.working import (
-    beside,
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-    working_terms,
-)
+from mcf.elementary.tables import Components, constant, register_tables, table_of
 from mcf.kernels.formats import Format
 
 # Up to NEAR the table is used: 32 intervals.
@@ -62,15 +46,14 @@ _INVERSE = {
 }
 
 
-@_table
-def erfinv_series() -> Tensor:
+def _series() -> Tensor:
     """Return Taylor coefficients of erfinv(y) / y at (j + 1/2) / 64, in (y - node) * 128.
 
     They are continued from node to node, from x' = p, p' = 2 x p^2, p = sqrt(pi)/2 exp(x^2).
     """
     one, unit = 1 << _BITS, Fraction(1, 128)
     half_root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
-    x, slope, rows = 0, half_root, []
+    x, slope, rows = 0, half_root, list[list[int]]()
     for j in range(-1, STEPS):
         xs, ps, squares = [x], [slope], [slope * slope >> _BITS]
         count = 110
@@ -81,22 +64,22 @@ def erfinv_series() -> Tensor:
             squares.append(sum(a * b for a, b in zip(ps, reversed(ps), strict=True)) >> _BITS)
         if j >= 0:
             node = Fraction(2 * j + 1, 128)
-            found = quotient(xs[:DEGREES], int(node * one), unit, _BITS)
-            rows += [(c, one) for c in found]
+            rows.append(quotient(xs[:DEGREES], int(node * one), unit, _BITS))
         # The first node is one unit away from 0, and the nodes are two units apart.
         step = 1 if j < 0 else 2
         x = sum(c * step**k for k, c in enumerate(xs))
         slope = sum(c * step**k for k, c in enumerate(ps))
-    return _rows(rows)
+    return table_of(rows, _BITS)
 
 
+register_tables(erfinv_series=_series)
 _NODES = series.Nodes("erfinv_series", 0, DEGREES)
 
 
 def _taylor(a: Components, terms: int) -> Components:
     """Return erfinv(a) / a for 0 <= a <= 1/2."""
     j = (a[0] * 64).floor().clamp(0, STEPS - 1)
-    v = series.scaled(beside(a, (j + 0.5) * (1 / 64), terms), 128.0)
+    v = series.scaled(ex.beside(a, (j + 0.5) * (1 / 64), terms), 128.0)
     return _NODES.about(j.to(torch.int64), v)
 
 
@@ -128,40 +111,47 @@ def _inverted(x: Tensor, d: Components) -> Components:
     def needed(n: int) -> int:
         return min(terms, -int(-(wanted - start_bits * (n - 1)) // p))
 
-    square = two_prod(x, x)
+    square = ex.two_prod(x, x)
     last = max(n for n in range(1, 9) if needed(n) > 0)
     total: Components = ()
     for n in range(last, 2, -1):
         count = needed(n)
         numerators, divisor = _INVERSE[n]
-        z = head(square, count)
-        c: Components = head((torch.full_like(x, float(numerators[-1])),), count)
-        for m in reversed(numerators[:-1]):
-            c = ex.add(ex.mul(c, z), torch.full_like(x, float(m)))
+        c = series.whole_polynomial(numerators, ex.head(square, count))
         if n % 2 == 0:
             c = ex.mul(c, x)
         c = ex.mul(c, constant(Fraction(1, divisor), count, x.device))
         if total:
-            c = ex.add(c, ex.mul(head(total, count), d[:count]))
+            c = ex.add(c, ex.mul(ex.head(total, count), d[:count]))
         total = c
     count = needed(2)
-    second = head((x,), count)
+    second = ex.head((x,), count)
     if total:
-        second = ex.add(ex.mul(head(total, count), d[:count]), x)
-    tail = ex.mul(ex.mul(head(second, terms), d), d)
+        second = ex.add(ex.mul(ex.head(total, count), d[:count]), x)
+    tail = ex.mul(ex.mul(ex.head(second, terms), d), d)
     return ex.add(ex.add(tail, d), x)
 
 
 def _beyond(q: Components, terms: int) -> Components:
     """Return the inverse of erfc at 0 < q <= 1/2."""
-    m, e = mantissa(q)
+    m, e = ex.mantissa(q)
     x = start(m[0], e)
-    w = error.erfcx_near(head((x,), terms))
-    growth, k = exponential.scaled_exp(two_prod(x, x), terms)
-    gauss = scale_all(ex.mul(m, growth), e + k)
+    w = error.erfcx_near(ex.head((x,), terms))
+    growth, k = exponential.scaled_exp(ex.two_prod(x, x), terms)
+    gauss = ex.scale_all(ex.mul(m, growth), e + k)
     half_root = 1 / fixed.to_fraction(fixed.two_over_root_pi())
     d = ex.mul(ex.add(w, series.scaled(gauss, -1.0)), constant(half_root, terms, x.device))
     return _inverted(x, d)
+
+
+def _inverse(a: Components, q: Components, good: Tensor, w: int) -> tuple[Components, Tensor]:
+    """Return components and an exponent of erfinv(a) for 0 <= a <= 1, with q = 1 - a."""
+    near = a[0] < NEAR
+    v = ex.sanitized(ex.head(a, w), near, 0.25)
+    lifted, lift = ex.lifted(v)
+    inner = ex.mul(lifted, _taylor(v, w))
+    outer = _beyond(ex.sanitized(q, good & ~near, 0.25), w)
+    return ex.select(near, inner, outer), -lift
 
 
 def _inverted_error(e: Steps) -> float:
@@ -170,11 +160,6 @@ def _inverted_error(e: Steps) -> float:
     # the truncated series are 2**-30 of the steps' errors, 2**-6 in float32.
     both = e.at_table(error.ERFCX) + exp_error(e) + e.collect() + e.mul() + e.add()
     return 1.15 * both * (1 + 2.0 ** (8 - WORKING[e.fmt].start_bits)) + e.add()
-
-
-def erfinv_error(e: Steps) -> tuple[float, float]:
-    """Return the error of erfinv: a series up to 1/2, beyond it a step from a float."""
-    return max(e.at_table(_NODES) + e.mul(), _inverted_error(e)), 0.0
 
 
 def ndtri_error(e: Steps) -> tuple[float, float]:
@@ -211,7 +196,7 @@ COMPOSED["ndtri_1"] = Composed(_ndtri_slope, lambda p, of: of.ndtri(p) * of.ndtr
 @function(
     "x",
     torch=("erfinv",),
-    bound=erfinv_error,
+    bound=lambda e: (max(e.at_table(_NODES) + e.mul(), _inverted_error(e)), 0.0),
     proven=False,
     derivative=lambda x, of: of.erfinv_1(x),
     slope=OBSERVED,
@@ -221,23 +206,18 @@ def erfinv(x: Components, fmt: Format, terms: int) -> Components:
 
     The error is relative to the result, also for 1 - |x| as small as components hold.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
-    sign = sign_of(torch.signbit(y[0]))
-    a = signed(y, sign)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
+    a, sign = ex.magnitude(y)
     one = torch.ones_like(a[0])
     inside = (a[0] > 0) & (a[0] <= 1.0)
-    a = sanitized(a, inside, 0.25)
-    q = collected((one, *series.scaled(a, -1.0)), w)
-    good, near = inside & (q[0] > 0), a[0] < NEAR
-    v = sanitized(head(a, w), near, 0.25)
-    # Scale first, since the product would lose the last components of a tiny number.
-    lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
-    inner = ex.mul(scale_all(v, lift), _taylor(v, w))
-    outer = _beyond(sanitized(q, good & ~near, 0.25), w)
-    out = leave(select(near, inner, outer), fmt, terms, -lift)
-    out = signed(out, sign.to(fmt.dtype))
+    a = ex.sanitized(a, inside, 0.25)
+    q = ex.collected((one, *series.scaled(a, -1.0)), w)
+    good = inside & (q[0] > 0)
+    value, k = _inverse(a, q, good, w)
+    out = ex.leave(value, fmt, terms, k)
+    out = ex.signed(out, sign.to(fmt.dtype))
     edge = torch.where(inside & (q[0] == 0), sign * math.inf, math.nan).to(fmt.dtype)
-    return special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
+    return ex.special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
 
 
 @function(
@@ -254,23 +234,20 @@ def ndtri(x: Components, fmt: Format, terms: int) -> Components:
     sqrt(2) erfinv(2 x - 1), where 2 x - 1 and 1 - x are exact sums: the error is relative to the
     result, also next to 1/2, and for x and 1 - x as small as components hold.
     """
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     one = torch.ones_like(y[0])
     inside = (y[0] > 0) & (y[0] <= 1.0)
-    twice = series.scaled(sanitized(y, inside, 0.25), 2.0)
-    a = collected((-one, *twice), w)
+    twice = series.scaled(ex.sanitized(y, inside, 0.25), 2.0)
+    a = ex.collected((-one, *twice), w)
     down = a[0] < 0
-    a = signed(a, sign_of(down))
-    above = collected((one * 2.0, *series.scaled(twice, -1.0)), w)
-    q = select(down, head(twice, w), above)
-    good, near = inside & (q[0] > 0), a[0] < NEAR
-    v = sanitized(a, near, 0.25)
-    lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
-    inner = ex.mul(scale_all(v, lift), _taylor(v, w))
-    outer = _beyond(sanitized(q, good & ~near, 0.25), w)
+    a = ex.signed(a, ex.sign_of(down))
+    above = ex.collected((one * 2.0, *series.scaled(twice, -1.0)), w)
+    q = ex.select(down, ex.head(twice, w), above)
+    good = inside & (q[0] > 0)
+    value, k = _inverse(a, q, good, w)
     root = constant(fixed.to_fraction(fixed.root(2 * fixed.ONE)), w, one.device)
-    out = leave(ex.mul(select(near, inner, outer), root), fmt, terms, -lift)
-    out = signed(out, sign_of(down).to(fmt.dtype))
+    out = ex.leave(ex.mul(value, root), fmt, terms, k)
+    out = ex.signed(out, ex.sign_of(down).to(fmt.dtype))
     edge = torch.where(inside & (q[0] == 0), math.inf, math.nan)
     edge = torch.where(y[0] == 0, -math.inf, edge)
-    return special(~good, torch.where(x[0].isnan(), x[0], edge.to(fmt.dtype)), out)
+    return ex.special(~good, torch.where(x[0].isnan(), x[0], edge.to(fmt.dtype)), out)

@@ -9,8 +9,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
+from mcf.elementary import working as ex
 from mcf.elementary.declarations import quotient_by, scaled_inverse
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
@@ -18,30 +18,11 @@ from mcf.elementary.operator import function
 from mcf.elementary.tables import (
     TERMS,
     Components,
-    Maker,
     _rows,
-    _table,
     constant,
     lookup,
-    register_table,
+    register_tables,
     rows,
-)
-from mcf.elementary.working import (
-    collected,
-    enter,
-    exponent,
-    gathered,
-    integer,
-    leave,
-    minus,
-    power,
-    sanitized,
-    scale_all,
-    select,
-    special,
-    two_prod,
-    two_sum,
-    working_terms,
 )
 from mcf.kernels.formats import Format
 
@@ -55,11 +36,6 @@ LOG_EXPONENTS = range(-1080, 1080)
 TENS = 96
 
 
-def _log_nodes() -> list[Fraction]:
-    nodes = [Fraction(j, LOG_STEPS) for j in range(LOG_FIRST, LOG_LAST)]
-    return [fixed.to_fraction(fixed.log(f)) for f in nodes]
-
-
 @functools.cache
 def log_base(base: int) -> Fraction:
     """Return log(base) for base 2 and 10, 1 for base 0 (e)."""
@@ -70,29 +46,24 @@ def log_base(base: int) -> Fraction:
     }[base]
 
 
-def _log_exponents(base: int) -> Tensor:
-    step = log_base(2) / log_base(base)
-    return _rows([(k * step.numerator, step.denominator) for k in LOG_EXPONENTS])
+def _declare_tables(base: int) -> None:
+    """Register log(j / LOG_STEPS) at j - LOG_FIRST, and k log(2) at k - LOG_EXPONENTS[0]."""
+
+    def nodes() -> Tensor:
+        logs = (fixed.log(Fraction(j, LOG_STEPS)) for j in range(LOG_FIRST, LOG_LAST))
+        return rows([fixed.to_fraction(v) / log_base(base) for v in logs])
+
+    def exponents() -> Tensor:
+        step = log_base(2) / log_base(base)
+        return _rows([(k * step.numerator, step.denominator) for k in LOG_EXPONENTS])
+
+    register_tables(**{f"log_nodes_{base}": nodes, f"log_exponents_{base}": exponents})
 
 
-def _tables(base: int) -> dict[str, Maker]:
-    """Return log(j / LOG_STEPS) at index j - LOG_FIRST, and k log(2) at k - LOG_EXPONENTS[0]."""
-    return {
-        f"log_nodes_{base}": lambda: rows([v / log_base(base) for v in _log_nodes()]),
-        f"log_exponents_{base}": lambda: _log_exponents(base),
-    }
-
-
-for _name, _maker in (_tables(0) | _tables(2) | _tables(10)).items():
-    register_table(_name, _maker)
-
-
-@_table
-def tens() -> Tensor:
-    """Return 10**k for 0 <= k < TENS."""
-    return rows([Fraction(10**k) for k in range(TENS)])
-
-
+for _base in (0, 2, 10):
+    _declare_tables(_base)
+# 10**k for 0 <= k < TENS.
+register_tables(tens=lambda: rows([Fraction(10**k) for k in range(TENS)]))
 # -log2 of the square of (m - f) / (m + f), with |m - f| <= 1/512 and m + f >= sqrt(2).
 _ATANH_BITS = 18.9
 # Below _TINY, log(1 + d) = d to 4 components; it is scaled by 2**600 so that no bits are lost.
@@ -111,9 +82,9 @@ def _atanh_coefficient(k: int) -> Fraction:
 
 def normalized(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return exponent e and m = x / 2**e from sqrt(1/2) to sqrt(2), for positive normal numbers."""
-    e = exponent(x)
+    e = ex.exponent(x)
     most = 1000 if x.dtype is torch.float64 else 100
-    m = x * power(-e.clamp(-most, most)) * power(e.clamp(-most, most) - e)
+    m = x * ex.power(-e.clamp(-most, most)) * ex.power(e.clamp(-most, most) - e)
     high = m > math.sqrt(2)
     return e + high.to(torch.int64), torch.where(high, m * 0.5, m)
 
@@ -138,35 +109,35 @@ def parts(
     f = node * (1 / LOG_STEPS)
     # Scale by 2**-e in two steps, since one factor may not be representable.
     half = e >> 1
-    first, second = power(-half), power(half - e)
+    first, second = ex.power(-half), ex.power(half - e)
     m = tuple(c * first * second for c in x)
     # m - f is exact except for its last component, so a tiny logarithm does not cancel.
-    top, rest = two_sum(m[0], -f)
-    difference = collected((top, *m[1:], rest), terms)
+    top, rest = ex.two_sum(m[0], -f)
+    difference = ex.collected((top, *m[1:], rest), terms)
     near = (e == 0) & (f == 1.0)
     if shift is not None:
         # Terms next to the logarithm of a power of two are not scaled.
         near = near & (shift == 0)
-    total = collected((*m, f), terms)
+    total = ex.collected((*m, f), terms)
     third = constant(Fraction(1, 3), terms, f.device)
     if f.dtype is torch.float64:
         # log(1 + d) is d to the last bit, and its powers underflow.
         tiny = near & (difference[0].abs() < _TINY)
         s = ex.div(difference, total)
         atanh = _atanh(s, s, third)
-        atanh = select(tiny, series.scaled(difference, _TINY_SCALE), atanh)
+        atanh = ex.select(tiny, series.scaled(difference, _TINY_SCALE), atanh)
         lift = torch.where(tiny, _TINY_SHIFT, 0)
     else:
         # Near 1 everything is scaled except the square, which is compared with 1 and may underflow.
         lift = torch.where(near, _NEAR_SHIFT, 0)
-        s = ex.div(scale_all(difference, lift), total)
-        atanh = _atanh(s, scale_all(s, -lift), third)
+        s = ex.div(ex.scale_all(difference, lift), total)
+        atanh = _atanh(s, ex.scale_all(s, -lift), third)
     if base:
         atanh = ex.mul(atanh, constant(1 / log_base(base), terms, f.device))
     if shift is not None:
         e = e + shift
     whole = lookup(f"log_exponents_{base}", e - LOG_EXPONENTS[0], terms)
-    nodes = lookup(f"log_nodes_{base}", integer(node) - LOG_FIRST, terms)
+    nodes = lookup(f"log_nodes_{base}", ex.integer(node) - LOG_FIRST, terms)
     return (atanh, nodes, whole), -lift
 
 
@@ -197,51 +168,51 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     f = node * (1 / LOG_STEPS)
     near, wide = (e == 0) & (f == 1.0), f.dtype is torch.float64
     if wide:
-        difference = gathered(m[0] - f, [(0, m[1:])], terms)
-        total = gathered(m[0], [(0, (f,)), (1, m[1:])], terms)
+        difference = ex.gathered(m[0] - f, [(0, m[1:])], terms)
+        total = ex.gathered(m[0], [(0, (f,)), (1, m[1:])], terms)
         tiny = near & (difference[0].abs() < _TINY)
         lift = torch.where(tiny, _TINY_SHIFT, 0)
         lifted = difference
     else:
-        difference = collected((m[0] - f, *m[1:]), terms)
-        total = collected((*m, f), terms)
-        lift = torch.where(near, (-exponent(difference[0])).clamp(0, _SPLIT_SHIFT), 0)
-        lifted = scale_all(difference, lift)
+        difference = ex.collected((m[0] - f, *m[1:]), terms)
+        total = ex.collected((*m, f), terms)
+        lift = torch.where(near, (-ex.exponent(difference[0])).clamp(0, _SPLIT_SHIFT), 0)
+        lifted = ex.scale_all(difference, lift)
     # The leading float of the quotient, and the exact remainder of the numerator.
     s0 = lifted[0] / total[0]
-    taken = tuple(t for c in (*m, f) for t in two_prod(c, -s0))
+    taken = tuple(t for c in (*m, f) for t in ex.two_prod(c, -s0))
     if wide:
         # Nearly all of the first three cancels.
         ordered = (taken[0], taken[-2], *lifted[1:], *taken[1:-2], taken[-1])
-        numerator = gathered(lifted[0], [(0, (c,)) for c in ordered], terms, spare=True)
+        numerator = ex.gathered(lifted[0], [(0, (c,)) for c in ordered], terms, spare=True)
     else:
-        numerator = collected((*lifted, *taken), terms)
+        numerator = ex.collected((*lifted, *taken), terms)
     left = ex.div(numerator, total)
     s = ex.add(left, s0)
-    t = s if wide else scale_all(s, -lift)
+    t = s if wide else ex.scale_all(s, -lift)
     z = ex.mul(t, t)
     tail = ex.mul(z, series.polynomial(z, _ATANH_BITS, _atanh_coefficient, _ATANH_BITS + 1))
     third = constant(Fraction(1, 3), terms, f.device)
     rest = ex.add(left, ex.mul(s, ex.mul(tail, third)))
     whole = lookup("log_exponents_0", e - LOG_EXPONENTS[0], TERMS + 1)
-    nodes = lookup("log_nodes_0", integer(node) - LOG_FIRST, TERMS + 1)
+    nodes = lookup("log_nodes_0", ex.integer(node) - LOG_FIRST, TERMS + 1)
     if wide:
-        tables, over = two_sum(whole[0], nodes[0])
+        tables, over = ex.two_sum(whole[0], nodes[0])
         # `over` and the second components are below 2**-43, the third below 2**-96; the rest
         # 2**-28.
         rest = series.scaled(rest, 2.0)
         firsts = (over, whole[1], nodes[1])
         groups = [*((0, (c,)) for c in firsts), (1, rest[1:]), (1, whole[2:]), (1, nodes[2:])]
-        rest = gathered(rest[0], groups, terms)
+        rest = ex.gathered(rest[0], groups, terms)
     else:
-        tables = collected((*whole, *nodes), 1)[0]
-        rest = collected((*whole, *nodes, -tables, *series.scaled(rest, 2.0)), terms)
-    first, second = two_sum(tables, 2.0 * s0)
+        tables = ex.collected((*whole, *nodes), 1)[0]
+        rest = ex.collected((*whole, *nodes, -tables, *series.scaled(rest, 2.0)), terms)
+    first, second = ex.two_sum(tables, 2.0 * s0)
     if wide:
         # Where log(1 + d) is d to the last bit.
         scaled = series.scaled((*difference, torch.zeros_like(f)), _TINY_SCALE)
         first, second = torch.where(tiny, scaled[0], first), torch.where(tiny, 0.0, second)
-        rest = select(tiny, scaled[1:], rest)
+        rest = ex.select(tiny, scaled[1:], rest)
     return rest, (first, second), lift
 
 
@@ -275,20 +246,17 @@ def log1p_error(e: Steps, z: float) -> float:
 
 
 def _log(x: Components, fmt: Format, terms: int, base: int) -> Components:
-    y = enter(x, fmt)
+    y = ex.enter(x, fmt)
     good = (y[0] > 0) & (y[0] < math.inf)
-    y = sanitized(y, good)
+    y = ex.sanitized(y, good)
     # Subnormal numbers have no exponent of their own.
     shift = torch.where(y[0] < working().low, working().lift, 0)
-    y = scale_all(y, shift)
-    result, k = scaled_log(y, y[0], working_terms(fmt, terms), base, -shift)
-    out = leave(result, fmt, terms, k)
-    return special(~good, _log_beyond(x[0]), out)
-
-
-def _log_beyond(x: Tensor) -> Tensor:
-    """Return the log of special values: -inf at 0, NaN below, inf and NaN themselves."""
-    return torch.where(x == 0, -math.inf, torch.where(x < 0, math.nan, x))
+    y = ex.scale_all(y, shift)
+    result, k = scaled_log(y, y[0], ex.working_terms(fmt, terms), base, -shift)
+    out = ex.leave(result, fmt, terms, k)
+    # -inf at 0, NaN below, infinity and NaN themselves.
+    beyond = torch.where(x[0] == 0, -math.inf, torch.where(x[0] < 0, math.nan, x[0]))
+    return ex.special(~good, beyond, out)
 
 
 @function("x", torch=("log",), bound=log_error, worst=2.81, slope=("div",))
@@ -324,33 +292,33 @@ def log10(x: Components, fmt: Format, terms: int) -> Components:
     k = out[0].to(working().format.dtype).round()
     possible = (k >= 0) & (k < TENS) & (x[0] >= 1)
     ten = lookup("tens", torch.where(possible, k, 0.0).to(torch.int64), TERMS + 1)
-    y = sanitized(enter(x, fmt), possible)
-    rest = collected((*y, *minus(ten)), TERMS)
+    y = ex.sanitized(ex.enter(x, fmt), possible)
+    rest = ex.collected((*y, *ex.minus(ten)), TERMS)
     exactly = possible
     for c in rest:
         exactly = exactly & (c == 0)
-    return special(exactly, k.to(fmt.dtype), out)
+    return ex.special(exactly, k.to(fmt.dtype), out)
 
 
 @function("x", torch=("log1p",), bound=log_error, worst=1.56, slope=quotient_by("add"))
 def log1p(x: Components, fmt: Format, terms: int) -> Components:
     """Return log(1 + x), accurate for small x too; -inf at -1, NaN below."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     second = y[1] if len(y) > 1 else torch.zeros_like(y[0])
     # Test x > -1 and x < -1; for normalised components the first two suffice.
     above = (y[0] > -1) | ((y[0] == -1) & (second > 0))
     below = (y[0] < -1) | ((y[0] == -1) & (second < 0))
     good = above & (y[0] < math.inf)
-    y = sanitized(y, good)
+    y = ex.sanitized(y, good)
     one = torch.ones_like(y[0])
     # If x0 is -1, the 1 cancels, and the rest may be as small as any number.
     alone = y[0] == -1.0
     zero = torch.zeros_like(one)
-    floats = select(alone, (*y[1:], zero, zero), (one, *y))
+    floats = ex.select(alone, (*y[1:], zero, zero), (one, *y))
     shift = torch.where(alone & (second < working().low), working().lift, 0)
-    floats = scale_all(floats, shift)
-    lead = collected(floats, 1)[0]
+    floats = ex.scale_all(floats, shift)
+    lead = ex.collected(floats, 1)[0]
     result, k = scaled_log(floats, lead, w, 0, -shift)
-    out = leave(result, fmt, terms, k)
+    out = ex.leave(result, fmt, terms, k)
     beyond = torch.where(below, math.nan, torch.where(x[0] == -1, -math.inf, x[0]))
-    return special((x[0] == 0) | ~good, beyond.to(fmt.dtype), out)
+    return ex.special((x[0] == 0) | ~good, beyond.to(fmt.dtype), out)

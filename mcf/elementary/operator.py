@@ -47,20 +47,22 @@ def _signature(names: tuple[str, ...]) -> inspect.Signature:
 
 
 def function(
-    *names: str, **declared: Any
+    *names: str, called: str = "", doc: str = "", **declared: Any
 ) -> Callable[[Callable[..., Components]], Callable[..., Components]]:
-    """Turn a program into the function on components of the same name, and register it.
+    """Turn a program into a function on components, and register it.
 
     The program takes the arguments, their format, and the number of components to return.
 
     Args:
         *names: the names of its arguments, each a tuple of components.
+        called: the name of the function; by default the program's.
+        doc: the docstring of the function; by default the program's.
         **declared: the other attributes of `mcf.elementary.declarations.Program`.
     """
     signature = _signature(names)
 
     def register(program: Callable[..., Components]) -> Callable[..., Components]:
-        name = program.__name__
+        name = called or program.__name__
 
         def compute(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
             return program(*arguments, fmt, terms)
@@ -77,7 +79,7 @@ def function(
             return apply(name, *given.args)
 
         run.__name__ = run.__qualname__ = name
-        run.__module__, run.__doc__ = program.__module__, program.__doc__
+        run.__module__, run.__doc__ = program.__module__, doc or program.__doc__
         run.__signature__ = signature  # type: ignore[attr-defined]
         FUNCTIONS[name] = run
         return run

@@ -21,34 +21,16 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
-from mcf.elementary import (
-    gamma,
-    gamma_series,
-    series,
-)
+from mcf.elementary import gamma, gamma_series, series
+from mcf.elementary import working as ex
 from mcf.elementary.angles import sin_cos_error
 from mcf.elementary.error_steps import Errors, Steps
 from mcf.elementary.format import working
 from mcf.elementary.gamma import angle_error
-from mcf.elementary.gamma_series import Series, bernoulli
+from mcf.elementary.gamma_series import bernoulli, derived
 from mcf.elementary.operator import function
 from mcf.elementary.power import raised
-from mcf.elementary.tables import Components, _rows, constant, register_table
-from mcf.elementary.working import (
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
-)
+from mcf.elementary.tables import Components, constant, register_tables, table_of
 from mcf.kernels.formats import Format
 
 # The highest order; beyond it functions fall too fast for the intervals of the tables.
@@ -86,7 +68,7 @@ def degrees(m: int, bits: float | None = None) -> int:
 
 
 def _nodes(m: int) -> series.Nodes:
-    table = gamma.nodes_of(f"polygamma_{m}_series")
+    table = gamma_series.nodes_of(f"polygamma_{m}_series")
     return table._replace(degrees=degrees(m), spare=spare(m), steep=steep(m))
 
 
@@ -94,22 +76,12 @@ def _bits(m: int) -> int:
     return 440 + 8 * max(0, m - _FEW)
 
 
-@functools.cache
-def _series(bits: int, count: int) -> list[list[int]]:
-    """Return coefficients of log Gamma at each node, in v = (x - node) / half."""
-    found = Series(bits)
-    return [found.log_gamma(c, half, count) for c, half in gamma_series.nodes()]
-
-
 def _table_of(m: int) -> Tensor:
     """Return coefficients of (-1)^(m+1) psi^(m)(x)."""
-    rows, count = [], degrees(m)
+    count = degrees(m)
     length = 44 + _FEW + 1 if m <= _FEW else count + m + 1
-    for found, (_, half) in zip(_series(_bits(m), length), gamma_series.nodes(), strict=True):
-        unit = half ** (m + 1)
-        slopes = enumerate(found[m + 1 : m + 1 + count])
-        rows += [int((-1) ** (m + 1) * math.perm(k + m + 1, m + 1) * s / unit) for k, s in slopes]
-    return _rows([(c, 1 << _bits(m)) for c in rows])
+    rows = gamma_series.log_gamma_rows(_bits(m), length)
+    return table_of((derived(row, m + 1, half, count) for row, _, half in rows), _bits(m))
 
 
 def stirling(m: int, j: int) -> Fraction:
@@ -142,10 +114,6 @@ def _number(value: int, like: Components) -> Components:
     return tuple(c.expand(like[0].shape) for c in found)
 
 
-def _times(x: Components, factor: int | Fraction) -> Components:
-    return ex.mul(x, constant(Fraction(factor), len(x), x[0].device))
-
-
 def _weight(m: int, c: Components) -> Components:
     """Return g_m(c) for c from 0 to 1, by Horner's rule in c^2."""
     *others, last = weight(m)[(m - 1) % 2 :: 2]
@@ -167,53 +135,53 @@ def tiny_below(m: int) -> float:
 
 def _evaluated(x: Components, fmt: Format, terms: int, m: int, *, zeta: bool) -> Components:
     """Return f(x), or zeta(m + 1, x) = f(x) / m!."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     at = gamma.argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
-    far = head(sanitized(at.z, at.far, gamma.FAR), w)
+    far = ex.head(ex.sanitized(at.z, at.far, gamma.FAR), w)
     inverse = gamma.inverse_of(far, w)
     square = ex.mul(inverse, inverse)
     tail = series.polynomial(square, gamma.STIRLING_BITS, functools.partial(stirling, m), 8.0)
-    rest = ex.mul(_times(square, m * (m + 1)), gamma.part_of(12, tail))
-    rest = ex.add(_times(inverse, Fraction(m, 2)), rest)
-    normal, e = mantissa(far)
-    beyond = ex.div(_times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
-    near = sanitized(at.z, ~at.far)
+    rest = ex.mul(gamma.times(square, m * (m + 1)), gamma.times(tail, Fraction(1, 12)))
+    rest = ex.add(gamma.times(inverse, Fraction(m, 2)), rest)
+    normal, e = ex.mantissa(far)
+    beyond = ex.div(gamma.times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
+    near = ex.sanitized(at.z, ~at.far)
     value = _nodes(m).at(near, w)
-    value = select(at.far, beyond, value)
+    value = ex.select(at.far, beyond, value)
     f = gamma.beside_whole(at.x, w)
     low = at.low & ~at.down
     shifted = low | at.down
     # The base of the power: |x| up to 1/2, else s / pi, and next to poles r.
-    size = head(signed(at.x, sign_of(at.down)), w)
-    r = select(low, size, head(f.r, w))
+    size = ex.head(ex.signed(at.x, ex.sign_of(at.down)), w)
+    r = ex.select(low, size, ex.head(f.r, w))
     lift = torch.where(f.tiny & ~low, working().angle_lift, 0)
     tiny = shifted & ((r[0] < tiny_below(m)) | (lift > 0))
-    part, k = mantissa(sanitized(r, tiny))
-    below = select(tiny, part, select(low, sanitized(r, low), f.sine))
+    part, k = ex.mantissa(ex.sanitized(r, tiny))
+    below = ex.select(tiny, part, ex.select(low, ex.sanitized(r, low), f.sine))
     plain = low | tiny
-    above = select(plain, head((one,), w), head(gamma.pi(w, one), w))
-    factor = select(plain, _number(math.factorial(m), head((one,), w)), _weight(m, f.cosine))
+    above = ex.select(plain, ex.head((one,), w), ex.head(gamma.pi(w, one), w))
+    factor = ex.select(plain, _number(math.factorial(m), ex.head((one,), w)), _weight(m, f.cosine))
     step = ex.mul(raised(ex.div(above, below), m + 1), factor)
     if m % 2 == 0:
-        step = signed(step, torch.where(at.down, f.sign, 1.0))
+        step = ex.signed(step, torch.where(at.down, f.sign, 1.0))
     most = -working().bottom
-    flat = scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-most))
+    flat = ex.scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-most))
     if m % 2:
-        flat = select(low, flat, minus(flat))
-    joined = ex.add(flat, sanitized(step, ~tiny))
-    value = select(shifted, select(tiny, step, joined), value)
+        flat = ex.select(low, flat, ex.minus(flat))
+    joined = ex.add(flat, ex.sanitized(step, ~tiny))
+    value = ex.select(shifted, ex.select(tiny, step, joined), value)
     exponents = torch.where(tiny, (m + 1) * (lift - k), torch.where(at.far & ~shifted, -m * e, 0))
     if zeta:
-        value = _times(value, Fraction(1, math.factorial(m)))
-    out = leave(value, fmt, terms, exponents.clamp(-most, most))
+        value = gamma.times(value, Fraction(1, math.factorial(m)))
+    out = ex.leave(value, fmt, terms, exponents.clamp(-most, most))
     # NaN is not negated: whether that changes its sign depends on the executor.
     if m % 2 == 0 and not zeta:
-        out = minus(out)
+        out = ex.minus(out)
     limit = 1.0 if m % 2 or zeta else -1.0
     pole = torch.where(x[0] == math.inf, 0.0 * limit, limit * math.inf)
     pole = torch.where(x[0].isnan(), x[0], pole)
-    return special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
+    return ex.special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
 
 
 def polygamma_error(e: Steps, m: int, *, zeta: bool = False) -> Errors:
@@ -258,29 +226,27 @@ def _weight_error(e: Steps, m: int, cosine: float, whole: float) -> float:
 
 @functools.cache
 def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
-    def compute(x: Components, fmt: Format, terms: int) -> Components:
-        return _evaluated(x, fmt, terms, m, zeta=zeta)
-
-    compute.__name__ = name
     what = (
         f"Hurwitz's zeta function, 1/x^{m + 1} + 1/(x + 1)^{m + 1} + ..."
         if zeta
         else f"The derivative of order {m + 1} of log Gamma(x)"
     )
-    compute.__doc__ = f"""{what}; infinite at its poles.
+    doc = f"""{what}; infinite at its poles.
 
     Of positive x relative to the result. Below zero the terms of the series have different signs
     for even m = {m}, and the error is relative to the sum of their magnitudes 1/|x + k|^{m + 1},
     or to m! times that: near zeros the result has the bits that the cancellation leaves.
     """
-    register_table(f"polygamma_{m}_series", functools.partial(_table_of, m))
+    register_tables(**{f"polygamma_{m}_series": functools.partial(_table_of, m)})
     return function(
         "x",
+        called=name,
+        doc=doc,
         float32=m <= _FEW,
         auxiliary=zeta or m > _FEW,
         bound=lambda e: polygamma_error(e, m, zeta=zeta),
         derivative=(lambda x, of: -(m + 1) * torch.special.zeta(m + 2, x)) if zeta else None,
-    )(compute)
+    )(lambda x, fmt, terms: _evaluated(x, fmt, terms, m, zeta=zeta))
 
 
 def polygamma(m: int) -> Callable[..., Components]:
@@ -297,21 +263,15 @@ for _m in (2, 3, 4):
     polygamma(_m)
 
 
-def order_of(function: str) -> int | None:
-    """Return the order of a polygamma or zeta function that is created on request, or None."""
-    kind, _, digits = function.rpartition("_")
-    if kind not in ("polygamma", "zeta") or not digits.isdecimal():
-        return None
-    order = int(digits) - (kind == "zeta")
-    return order if 2 <= order <= LAST and str(int(digits)) == digits else None
-
-
 def created(function: str) -> bool:
     """Return whether a name is that of a polygamma or zeta function, which now exists."""
-    order = order_of(function)
-    if order is None:
+    kind, _, digits = function.rpartition("_")
+    if kind not in ("polygamma", "zeta") or not digits.isdecimal() or str(int(digits)) != digits:
         return False
-    (zeta(order + 1) if function.startswith("zeta") else polygamma(order))
+    number, shift = int(digits), kind == "zeta"
+    if not 2 <= number - shift <= LAST:
+        return False
+    (zeta if shift else polygamma)(number)
     return True
 
 

@@ -16,33 +16,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm, tables
+from mcf.elementary import working as ex
 from mcf.elementary.declarations import POWER, quotient_by
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.exponential import _REST, exp_error
 from mcf.elementary.format import WORKING, working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import TERMS, Components
-from mcf.elementary.working import (
-    INTEGERS,
-    collected,
-    enter,
-    exponent,
-    gathered,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-    working_terms,
-)
 from mcf.kernels.formats import FP32, FP64, Format
 
 # The largest exponent. A square is one product, x**-1 a reciprocal.
@@ -80,18 +61,17 @@ def raised(x: Components, k: int) -> Components:
 
 def _whole_power(k: int) -> Callable[..., Components]:
     def compute(x: Components, fmt: Format, terms: int) -> Components:
-        y, w = enter(x, fmt), working_terms(fmt, terms)
+        y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
         good = y[0].isfinite() & (y[0] != 0)
-        m, e = mantissa(sanitized(y, good, 1.0))
+        m, e = ex.mantissa(ex.sanitized(y, good, 1.0))
         # Pad with zeros, so that a product keeps more than its factors have.
         power = raised((*m, *(torch.zeros_like(m[0]) for _ in range(w - len(m)))), abs(k))
         # Beyond the range of every format, but within that of `leave`.
         result = ex.reciprocal(power) if k < 0 else power
-        out = leave(result, fmt, terms, (e * k).clamp(-1900, 1900))
+        out = ex.leave(result, fmt, terms, (e * k).clamp(-1900, 1900))
         edge = x[0] * x[0] * x[0] if k % 2 else x[0] * x[0]
-        return special(~good, 1.0 / edge if k < 0 else edge, out)
+        return ex.special(~good, 1.0 / edge if k < 0 else edge, out)
 
-    compute.__name__ = name_of(k)
     return compute
 
 
@@ -99,32 +79,31 @@ def _half_power(twice: int) -> Callable[..., Components]:
     k = abs(twice)
 
     def compute(x: Components, fmt: Format, terms: int) -> Components:
-        y, w = enter(x, fmt), working_terms(fmt, terms)
+        y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
         good = y[0].isfinite() & (y[0] > 0)
-        y = sanitized(y, good, 1.0)
+        y = ex.sanitized(y, good, 1.0)
         if twice == 1 and terms == 1 and fmt is working().format:
             # The root may be closer to a tie than two components can tell.
             out = ex.sqrt(y)
         else:
-            m, e = mantissa(y)
+            m, e = ex.mantissa(y)
             odd = e & 1
-            m = scale_all(head(m, w), odd)
+            m = ex.scale_all(ex.head(m, w), odd)
             root = ex.sqrt(m)
             power = root if k == 1 else ex.mul(raised(m, k // 2), root)
             result = ex.reciprocal(power) if twice < 0 else power
-            out = leave(result, fmt, terms, ((e - odd >> 1) * twice).clamp(-1900, 1900))
+            out = ex.leave(result, fmt, terms, ((e - odd >> 1) * twice).clamp(-1900, 1900))
         edge = x[0].abs()
         edge = torch.where((x[0] < 0) & (edge != math.inf), math.nan, edge)
-        return special(~good, 1.0 / edge if twice < 0 else edge, out)
+        return ex.special(~good, 1.0 / edge if twice < 0 else edge, out)
 
-    compute.__name__ = name_of(twice / 2)
     return compute
 
 
 for _k in WHOLE:
-    function("x", float32=False, auxiliary=True)(_whole_power(_k))
+    function("x", called=name_of(_k), float32=False, auxiliary=True)(_whole_power(_k))
 for _half in HALVES:
-    function("x", float32=False, auxiliary=True)(_half_power(int(2 * _half)))
+    function("x", called=name_of(_half), float32=False, auxiliary=True)(_half_power(int(2 * _half)))
 # How many more bits the exact power may have than its approximation: the difference, in units of
 # the last bit, must fit in a float.
 _BEYOND = {FP64: 40, FP32: 12}
@@ -141,8 +120,8 @@ _FAR = 4000.0
 def _integer(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the integer i, with as many bits as x, and e with x = i 2**e, for any finite x."""
     width = working().format
-    e = (exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
-    return scale_all((x,), -e)[0].to(INTEGERS[width]), e
+    e = (ex.exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
+    return ex.scale_all((x,), -e)[0].to(ex.INTEGERS[width]), e
 
 
 def _last_bit(x: Components) -> Tensor:
@@ -150,14 +129,14 @@ def _last_bit(x: Components) -> Tensor:
     found = []
     for c in x:
         i, e = _integer(c)
-        lowest = exponent((i & -i).to(c.dtype)) + e
+        lowest = ex.exponent((i & -i).to(c.dtype)) + e
         found.append(torch.where(c == 0, 5000, lowest))
     return functools.reduce(torch.minimum, found)
 
 
 def _last_word(x: Components) -> Tensor:
     """Return the sum of whole floats modulo 2 to the bits of a float, as an integer."""
-    kind = INTEGERS[working().format]
+    kind = ex.INTEGERS[working().format]
     last = 8 * kind.itemsize - 1
     total = torch.zeros_like(x[0], dtype=kind)
     for c in x:
@@ -196,10 +175,10 @@ def corrected(
         terms: components wanted.
     """
     longest = working().format.p * len(result) + _BEYOND[working().format]
-    result = head(result, max(terms, len(result)))
+    result = ex.head(result, max(terms, len(result)))
     # Powers of two come before roots, using the exponent that the approximation needed as well.
     # Their roots are powers of two, to twice the power.
-    m, top = mantissa(x)
+    m, top = ex.mantissa(x)
     single = m[0] == 1.0
     for c in x[1:]:
         single = single & (c == 0)
@@ -210,7 +189,7 @@ def corrected(
         return result, e
     # Everything is selected by `short`, so that a formula can skip it.
     found, unit = _of_whole(x, y, whole & short, half & short, longest, result, e)
-    return select(short, found, result), torch.where(short, unit, e)
+    return ex.select(short, found, result), torch.where(short, unit, e)
 
 
 def _halves(y: Components, whole: Tensor) -> Tensor:
@@ -240,22 +219,22 @@ def _of_whole(
     if width is FP64:
         x, y, whole = _rooted(x, y, whole, half)
     small = whole & (y[0] < 1 << _BITS_OF_K)
-    _, top = mantissa(x)
+    _, top = ex.mantissa(x)
     last = _last_bit(x)
     k = torch.where(small, y[0], 1.0).to(torch.int64)
     unit = last * k
-    length = exponent(result[0]) + e - unit
+    length = ex.exponent(result[0]) + e - unit
     result, e, short = _of_two_components(x, k, small, (unit, top), result, e)
     good = small & ~short & (top - last < _LONGEST[width]) & (length < longest)
     good = good & (unit > working().bottom)
     if not bool(good.any()):
         return result, e
-    base = scale_all(sanitized(x, good), torch.where(good, -last, 0))
-    near = scale_all(sanitized(result, good), torch.where(good, e - unit, 0))
+    base = ex.scale_all(ex.sanitized(x, good), torch.where(good, -last, 0))
+    near = ex.scale_all(ex.sanitized(result, good), torch.where(good, e - unit, 0))
     near = tuple(c.round() for c in near)
     off = _power_modulo(_last_word(base), k) - _last_word(near)
-    exact = collected((*near, off.to(near[0].dtype)), len(result))
-    return select(good, exact, result), torch.where(good, unit, e)
+    exact = ex.collected((*near, off.to(near[0].dtype)), len(result))
+    return ex.select(good, exact, result), torch.where(good, unit, e)
 
 
 def _of_two(
@@ -266,16 +245,16 @@ def _of_two(
         return result, e
     f = last.to(y[0].dtype)
     known = single & (y[0].abs() < _FAR)
-    y = sanitized(y, known)
-    product = collected(tuple(t for c in y for t in two_prod(c, f)), 2)
+    y = ex.sanitized(y, known)
+    product = ex.collected(tuple(t for c in y for t in ex.two_prod(c, f)), 2)
     k = product[0]
     good = known & ((k == k.floor()) & (product[1] == 0) & (k.abs() < _FAR))
     # Beyond the range of every format, but within that of `leave`.
     most = 1900.0 if working().format is FP64 else 250.0
     k = torch.where(good, k, 0.0).clamp(-most, most).to(torch.int64)
-    found = select(good, head((torch.ones_like(f),), len(result)), result)
+    found = ex.select(good, ex.head((torch.ones_like(f),), len(result)), result)
     # Select by `single` once more, so that a formula can skip all the rest.
-    return select(single, found, result), torch.where(single, torch.where(good, k, e), e)
+    return ex.select(single, found, result), torch.where(single, torch.where(good, k, e), e)
 
 
 def _of_two_components(
@@ -297,17 +276,17 @@ def _of_two_components(
         good = good & (c == 0)
     if len(x) < 2 or not bool(good.any()):
         return result, e, torch.zeros_like(good)
-    x = head(sanitized(x, good), 2)
+    x = ex.head(ex.sanitized(x, good), 2)
     square = _product(x, x, 4)
     # The square of two components has three.
-    found = select(k == 3, _product(square[:3], x, 4), square)
+    found = ex.select(k == 3, _product(square[:3], x, 4), square)
     found = found[: len(result)]
-    return select(good, found, result), torch.where(good, 0, e), good
+    return ex.select(good, found, result), torch.where(good, 0, e), good
 
 
 def _product(x: Components, y: Components, terms: int) -> Components:
     """Return the sum of all products, rounded once."""
-    return collected(tuple(t for a in x for b in y for t in two_prod(a, b)), terms)
+    return ex.collected(tuple(t for a in x for b in y for t in ex.two_prod(a, b)), terms)
 
 
 def _rooted(
@@ -318,34 +297,34 @@ def _rooted(
         return x, y, whole
     # A square is 4**i times an odd one, which is 1 modulo 8.
     last = _last_bit(x)
-    scaled = _last_word(scale_all(sanitized(x, half), torch.where(half, -last, 0)))
+    scaled = _last_word(ex.scale_all(ex.sanitized(x, half), torch.where(half, -last, 0)))
     perhaps = half & ((last & 1 == 0) & (scaled & 7 == 1))
     if not bool(perhaps.any()):
         return x, y, whole
     # Recompute the last bit: each of the two steps of a formula has its own.
-    root, good = _root(sanitized(x, perhaps), torch.where(perhaps, _last_bit(x), 0))
+    root, good = _root(ex.sanitized(x, perhaps), torch.where(perhaps, _last_bit(x), 0))
     found = perhaps & good
-    root = select(perhaps, head(root, len(x)), x)
-    return select(found, root, x), select(found, tuple(2.0 * c for c in y), y), whole | found
+    root = ex.select(perhaps, ex.head(root, len(x)), x)
+    return ex.select(found, root, x), ex.select(found, tuple(2.0 * c for c in y), y), whole | found
 
 
 def _root(x: Components, last: Tensor) -> tuple[Components, Tensor]:
     """Return two components of the root of x, given its last bit, and where they are exact."""
-    m, e = mantissa(x)
+    m, e = ex.mantissa(x)
     odd = e & 1
-    m, unit = scale_all(m, odd), (last - e + odd) >> 1
-    root = ex.sqrt(head(m, 2 if len(x) <= 2 else 4))
+    m, unit = ex.scale_all(m, odd), (last - e + odd) >> 1
+    root = ex.sqrt(ex.head(m, 2 if len(x) <= 2 else 4))
     # The last bit of a square is the square of that of its root.
     unit = unit.clamp(-400, 0)
-    near = collected(scale_all(tuple(c.round() for c in scale_all(root, -unit)), unit), 2)
-    products = tuple(t for a in near for b in near for t in two_prod(a, b))
-    rest = collected((*products, *minus(m)), 2)
-    return scale_all(near, (e - odd) >> 1), (rest[0] == 0) & (rest[1] == 0)
+    near = ex.collected(ex.scale_all(tuple(c.round() for c in ex.scale_all(root, -unit)), unit), 2)
+    products = tuple(t for a in near for b in near for t in ex.two_prod(a, b))
+    rest = ex.collected((*products, *ex.minus(m)), 2)
+    return ex.scale_all(near, (e - odd) >> 1), (rest[0] == 0) & (rest[1] == 0)
 
 
 def _products(y: Components, a: Tensor) -> Components:
     """Return floats whose sum is y * a exactly."""
-    return tuple(t for c in y for t in two_prod(c, a))
+    return tuple(t for c in y for t in ex.two_prod(c, a))
 
 
 def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor, Tensor]:
@@ -354,21 +333,21 @@ def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor
     The exponent must be known to more bits than the result has. So log(x) is two floats, whose
     products with y are exact, and an expansion of about 2**-18 of it.
     """
-    m, e = mantissa(x)
+    m, e = ex.mantissa(x)
     # m must be at least sqrt(1/2): otherwise the tables of exponents and nodes would cancel.
     high = m[0] > math.sqrt(2)
     m = tuple(torch.where(high, 0.5 * c, c) for c in m)
     logs, lead, lift = logarithm.split(m, e + high.to(torch.int64), count)
     first, second = lead
-    y = scale_all(y, -lift)
+    y = ex.scale_all(y, -lift)
     v = y[0] * first
     inside = v.abs() <= working().exp_limit
-    y = sanitized(y, inside, 0.0)
+    y = ex.sanitized(y, inside, 0.0)
     k, floats = exponential.steps(torch.where(inside, v, 0.0), count)
     # In float32 only the products of three components fit.
     most = 4 if working().format is FP64 else 3
     r = exponential.reduced(_products(y[:most], first), floats, count)
-    tail = ex.mul(head(y, count), logs)
+    tail = ex.mul(ex.head(y, count), logs)
     if len(y) > most:
         tail = ex.add(tail, _products(y[most:], first))
     products = _products(y, second)
@@ -377,9 +356,9 @@ def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor
         groups = [(0, tail[:1]), (0, tail[1:2]), (1, tail[2:]), (1, r[1:])]
         groups += [(j >> 1, products[j : j + 1]) for j in range(0, len(products), 2)]
         groups += [(j + 1 >> 1, products[j : j + 1]) for j in range(1, len(products), 2)]
-        argument = gathered(r[0], groups, count)
+        argument = ex.gathered(r[0], groups, count)
     else:
-        argument = collected((*r, *products, *tail), count)
+        argument = ex.collected((*r, *products, *tail), count)
     result, e = exponential.combined(k, argument)
     return result, e, v
 
@@ -399,8 +378,8 @@ def _plainly(x: Components, y: Components, out: Components) -> Components:
 
     Quotients and roots may be closer to a tie than two components can tell.
     """
-    out = select(y[0] == -1.0, ex.reciprocal(x), out)
-    return select(y[0] == 0.5, ex.sqrt(x), out)
+    out = ex.select(y[0] == -1.0, ex.reciprocal(x), out)
+    return ex.select(y[0] == 0.5, ex.sqrt(x), out)
 
 
 def _against_one(a: Components) -> tuple[Tensor, Tensor]:
@@ -411,10 +390,14 @@ def _against_one(a: Components) -> tuple[Tensor, Tensor]:
 
 
 def pow_error(e: Steps) -> float:
-    """Return the error of pow, of small powers by products where those serve."""
+    """Return the error of pow, of small powers by products where those serve.
+
+    For x**k or x**-k by squaring it is k - 1 times that of a product, since squaring doubles the
+    error of x**j. A half power replaces one product by the root.
+    """
     found = _power_error(e)
     if e.fmt is FP64 and serves(e.result):
-        found = max(found, few_products_error(e))
+        found = max(found, (LARGEST - 1) * e.mul() + e.sqrt() + e.div())
     return found
 
 
@@ -430,19 +413,6 @@ def _power_error(e: Steps) -> float:
     return exp_error(e, WORKING[e.fmt].exp_limit * 2.0**-18 * (tail + 64 * e.constant()) + sums)
 
 
-def few_products_error(e: Steps) -> float:
-    """Return the error of x**k or x**-k by squaring: k - 1 times that of a product.
-
-    Squaring doubles the error of x**j. A half power replaces one product by the root.
-    """
-    return (LARGEST - 1) * e.mul() + e.sqrt() + e.div()
-
-
-def hypot_error(e: Steps) -> float:
-    """Return the error of sqrt(x^2 + y^2)."""
-    return e.sqrt() + (e.add() + e.mul()) / 2
-
-
 @function("x", "y", bound=pow_error, worst=0.5, slope=POWER)
 def pow(first: Components, second: Components, fmt: Format, terms: int) -> Components:
     """Return x**y with the special values of C99 (Annex F.10.4.4); NaN for x < 0 and non-integer y.
@@ -451,21 +421,21 @@ def pow(first: Components, second: Components, fmt: Format, terms: int) -> Compo
     components (and at most 252 bits, except for squares and cubes). In float32 registers odd half
     powers are not exact, and the limit is 108 bits.
     """
-    x, y = enter(first, fmt), enter(second, fmt)
-    w = working_terms(fmt, terms)
+    x, y = ex.enter(first, fmt), ex.enter(second, fmt)
+    w = ex.working_terms(fmt, terms)
     whole, odd = _whole(y)
     down = torch.signbit(x[0])
-    a = signed(x, sign_of(down))
+    a = ex.signed(x, ex.sign_of(down))
     good = a[0].isfinite() & (a[0] > 0) & y[0].isfinite() & (y[0] != 0)
-    base, by = sanitized(a, good, 1.0), sanitized(y, good, 1.0)
+    base, by = ex.sanitized(a, good, 1.0), ex.sanitized(y, good, 1.0)
     result, e, v = _power(base, by, w)
     result, e = corrected(base, by, whole, result, e, terms)
-    out = leave(result, fmt, terms, e)
+    out = ex.leave(result, fmt, terms, e)
     if fmt is working().format and terms == 1:
         out = _plainly(base, by, out)
     # The result is beyond the range of every format.
-    out = special(v > working().exp_limit, math.inf, out)
-    out = special(v < -working().exp_limit, 0.0, out)
+    out = ex.special(v > working().exp_limit, math.inf, out)
+    out = ex.special(v < -working().exp_limit, 0.0, out)
     # If x is 0 or infinite, or y infinite, the result is 0 or infinity, depending on which side of
     # 1 |x| is.
     above, is_one = _against_one(a)
@@ -473,34 +443,40 @@ def pow(first: Components, second: Components, fmt: Format, terms: int) -> Compo
     edge = torch.where(infinite, math.inf, 0.0)
     edge = torch.where(is_one, 1.0, edge)
     ends = a[0].isinf() | (a[0] == 0) | y[0].isinf()
-    out = special(ends, edge.to(fmt.dtype), out)
-    out = signed(out, sign_of(down & odd).to(fmt.dtype))
-    out = special(down & ~whole & ~ends, math.nan, out)
-    out = special(x[0].isnan() | y[0].isnan(), math.nan, out)
+    out = ex.special(ends, edge.to(fmt.dtype), out)
+    out = ex.signed(out, ex.sign_of(down & odd).to(fmt.dtype))
+    out = ex.special(down & ~whole & ~ends, math.nan, out)
+    out = ex.special(x[0].isnan() | y[0].isnan(), math.nan, out)
     one = (y[0] == 0) | (is_one & ~down)
-    return special(one, 1.0, out)
+    return ex.special(one, 1.0, out)
 
 
-@function("x", "y", bound=hypot_error, worst=4.63, slope=quotient_by("hypot"))
+@function(
+    "x",
+    "y",
+    bound=lambda e: e.sqrt() + (e.add() + e.mul()) / 2,
+    worst=4.63,
+    slope=quotient_by("hypot"),
+)
 def hypot(first: Components, second: Components, fmt: Format, terms: int) -> Components:
     """Return sqrt(x^2 + y^2) without overflow; infinite if x or y is, even if the other is NaN."""
-    x, y = enter(first, fmt), enter(second, fmt)
-    w = working_terms(fmt, terms)
+    x, y = ex.enter(first, fmt), ex.enter(second, fmt)
+    w = ex.working_terms(fmt, terms)
     finite = x[0].isfinite() & y[0].isfinite()
-    x, y = sanitized(x, finite), sanitized(y, finite)
-    x = signed(x, sign_of(x[0] < 0))
-    y = signed(y, sign_of(y[0] < 0))
+    x, y = ex.sanitized(x, finite), ex.sanitized(y, finite)
+    x = ex.signed(x, ex.sign_of(x[0] < 0))
+    y = ex.signed(y, ex.sign_of(y[0] < 0))
     swap = y[0] > x[0]
     n = max(len(x), len(y))
-    x, y = head(x, n), head(y, n)
-    x, y = select(swap, y, x), select(swap, x, y)
+    x, y = ex.head(x, n), ex.head(y, n)
+    x, y = ex.select(swap, y, x), ex.select(swap, x, y)
     zero = x[0] == 0
-    _, e = mantissa(sanitized(x, ~zero))
-    x, y = scale_all(head(x, w), -e), scale_all(head(y, w), -e)
+    _, e = ex.mantissa(ex.sanitized(x, ~zero))
+    x, y = ex.scale_all(ex.head(x, w), -e), ex.scale_all(ex.head(y, w), -e)
     # If the smaller is below 2**-300 of the larger (2**-60 in float32), its square is negligible.
-    y = sanitized(y, y[0] > (2.0**-300 if working().format is FP64 else 2.0**-60), 0.0)
-    out = leave(ex.sqrt(ex.add(ex.mul(x, x), ex.mul(y, y))), fmt, terms, e)
-    out = special(zero, 0.0, out)
+    y = ex.sanitized(y, y[0] > (2.0**-300 if working().format is FP64 else 2.0**-60), 0.0)
+    out = ex.leave(ex.sqrt(ex.add(ex.mul(x, x), ex.mul(y, y))), fmt, terms, e)
+    out = ex.special(zero, 0.0, out)
     infinite = first[0].isinf() | second[0].isinf()
     beyond = torch.where(infinite, math.inf, math.nan)
-    return special(~finite, beyond.to(fmt.dtype), out)
+    return ex.special(~finite, beyond.to(fmt.dtype), out)

@@ -16,22 +16,15 @@ from torch import Tensor
 from mcf.convert.few import ratio, rows
 from mcf.convert.numbers import nearest
 from mcf.elementary import fused
+from mcf.elementary import working as ex
 from mcf.elementary.format import working
 from mcf.elementary.fused import Step
 from mcf.elementary.operator import function
 from mcf.elementary.tables import TERMS, Components
-from mcf.elementary.working import (
-    collected,
-    enter,
-    minus,
-    sanitized,
-    sign_of,
-    signed,
-    special,
-    two_prod,
-)
 from mcf.kernels.formats import Format
 
+# A function of two rows of components, whether to round towards zero, a format and terms.
+OfRow = Callable[..., tuple[float, ...]]
 # Smaller CPU inputs use integers: compiling a kernel takes some seconds.
 _FEWEST = 256
 
@@ -62,7 +55,7 @@ def modulo(
 
 def _less(x: Components, q: Tensor, y: Components) -> Components:
     """Return floats whose sum is x - q y exactly."""
-    return (*x, *(-t for c in y for t in two_prod(c, q)))
+    return (*x, *(-t for c in y for t in ex.two_prod(c, q)))
 
 
 def exactly(arguments: tuple[Components, ...], towards_zero: bool) -> Components:
@@ -75,17 +68,17 @@ def exactly(arguments: tuple[Components, ...], towards_zero: bool) -> Components
     x, y = arguments
     width = working()
     down, other = torch.signbit(x[0]), torch.signbit(x[0]) ^ torch.signbit(y[0])
-    a, b = signed(x, sign_of(down)), signed(y, sign_of(torch.signbit(y[0])))
+    a, b = ex.signed(x, ex.sign_of(down)), ex.signed(y, ex.sign_of(torch.signbit(y[0])))
     usual = (a[0] < 1 / width.low) & (b[0] < 1 / width.low) & (b[0] > width.low)
     for c in b[1:]:
         usual = usual & ((c == 0) | (c.abs() > width.low))
-    a, b = sanitized(a, usual), sanitized(b, usual)
+    a, b = ex.sanitized(a, usual), ex.sanitized(b, usual)
     q = (a[0] / b[0]).floor()
     usual = usual & (q < 2.0 ** (width.format.p - 3))
     q = torch.where(usual, q, 0.0)
     floats = _less(a, q, b)
-    (first,) = collected(floats, 1)
-    (beyond,) = collected((*floats, *minus(b)), 1)
+    (first,) = ex.collected(floats, 1)
+    (beyond,) = ex.collected((*floats, *ex.minus(b)), 1)
     under, over = first < 0, beyond >= 0
     q = torch.where(under, q - 1.0, torch.where(over, q + 1.0, q))
     if not towards_zero:
@@ -93,19 +86,19 @@ def exactly(arguments: tuple[Components, ...], towards_zero: bool) -> Components
         some = (first != 0) & (beyond != 0)
         q = torch.where(other & some, q + 1.0, q)
     floats = _less(a, q, b)
-    found = collected(floats, TERMS)
+    found = ex.collected(floats, TERMS)
     if len(y) > 2:
-        (rest,) = collected((*floats, *minus(found)), 1)
+        (rest,) = ex.collected((*floats, *ex.minus(found)), 1)
     else:
         # If the last component is zero the others are the exact result.
         rest = found[-1]
     known = usual & (rest == 0)
-    return (*signed(found, sign_of(down)), q * sign_of(other), known.to(found[0].dtype))
+    return (*ex.signed(found, ex.sign_of(down)), q * ex.sign_of(other), known.to(found[0].dtype))
 
 
 def _of(towards_zero: bool) -> Step:
     def compute(arguments: tuple[Components, ...], fmt: Format, count: int) -> Components:
-        x, y = (enter(v, fmt) for v in arguments)
+        x, y = (ex.enter(v, fmt) for v in arguments)
         return exactly((x, y), towards_zero)
 
     name = "truncated_remainder" if towards_zero else "floored_remainder"
@@ -113,24 +106,6 @@ def _of(towards_zero: bool) -> Step:
 
 
 _STEPS = {towards_zero: _of(towards_zero) for towards_zero in (True, False)}
-
-
-def _modulo(
-    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool
-) -> Components:
-    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
-    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
-        return _of_rows(x, y, towards_zero, fmt, terms)
-    *exact, _, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
-    first, *lower = with_sign(torch.ops.mcf.convert(exact, fmt.dtype, terms), x)
-    undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
-    out = special(undefined, math.nan, (first, *lower))
-    (at,) = ((known == 0) & ~undefined).nonzero(as_tuple=True)
-    if len(at) == 0:
-        return out
-    a, b = (tuple(c[at] for c in v) for v in (x, y))
-    few = _of_rows(a, b, towards_zero, fmt, terms)
-    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
 
 
 def with_sign(r: Sequence[Tensor], x: Components) -> Components:
@@ -175,23 +150,6 @@ def quotient(
     return (math.copysign(0.0, sign), *(math.copysign(0.0, x),) * (terms - 1))
 
 
-def _quotients(
-    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool
-) -> Components:
-    """Use the exact remainder's quotient if it is small, else integers."""
-    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
-    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
-        return _of_rows(x, y, towards_zero, fmt, terms, quotient)
-    *_, whole, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
-    out, good = small_quotient(x, y, whole, known, fmt, terms)
-    (at,) = (~good).nonzero(as_tuple=True)
-    if len(at) == 0:
-        return out
-    a, b = (tuple(c[at] for c in v) for v in (x, y))
-    few = _of_rows(a, b, towards_zero, fmt, terms, quotient)
-    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
-
-
 def small_quotient(
     x: Components, y: Components, whole: Tensor, known: Tensor, fmt: Format, terms: int
 ) -> tuple[Components, Tensor]:
@@ -208,19 +166,35 @@ def small_quotient(
     return (first, *(torch.where(zero, low, nothing) for _ in range(terms - 1))), good
 
 
-def _of_rows(
-    x: Components,
-    y: Components,
-    towards_zero: bool,
-    fmt: Format,
-    terms: int,
-    of_row: Callable[..., tuple[float, ...]] = modulo,
+def _by_integers(
+    x: Components, y: Components, towards_zero: bool, fmt: Format, terms: int, of_row: OfRow
 ) -> Components:
-    """Compute row by row, in integers."""
     given = zip(rows(x), rows(y), strict=True)
     found = [of_row(a, b, towards_zero, fmt, terms) for a, b in given]
     t = torch.tensor(found, dtype=torch.float64, device="cpu").to(x[0].device, fmt.dtype)
     return tuple(t[:, k].reshape(x[0].shape) for k in range(terms))
+
+
+def _divided(
+    x: Components, y: Components, fmt: Format, terms: int, towards_zero: bool, of_row: OfRow
+) -> Components:
+    """Return remainders (`of_row` is `modulo`) or quotients: by a step where it knows them."""
+    x, y = (tuple(c.contiguous() for c in v) for v in (x, y))
+    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
+        return _by_integers(x, y, towards_zero, fmt, terms, of_row)
+    *exact, whole, known = fused.run_step(_STEPS[towards_zero], fmt, terms, (x, y))
+    if of_row is modulo:
+        found = with_sign(torch.ops.mcf.convert(exact, fmt.dtype, terms), x)
+        undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
+        out, good = ex.special(undefined, math.nan, found), (known != 0) | undefined
+    else:
+        out, good = small_quotient(x, y, whole, known, fmt, terms)
+    (at,) = (~good).nonzero(as_tuple=True)
+    if len(at) == 0:
+        return out
+    a, b = (tuple(c[at] for c in v) for v in (x, y))
+    few = _by_integers(a, b, towards_zero, fmt, terms, of_row)
+    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
 
 
 @function("x", "y", fused=False)
@@ -231,7 +205,7 @@ def fmod(x: Components, y: Components, fmt: Format, terms: int) -> Components:
     Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
     floats. Others take integers on the CPU, some microseconds per element.
     """
-    return _modulo(x, y, fmt, terms, True)
+    return _divided(x, y, fmt, terms, True, modulo)
 
 
 @function("x", "y", fused=False)
@@ -242,7 +216,7 @@ def remainder(x: Components, y: Components, fmt: Format, terms: int) -> Componen
     Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
     floats. Others take integers on the CPU, some microseconds per element.
     """
-    return _modulo(x, y, fmt, terms, False)
+    return _divided(x, y, fmt, terms, False, modulo)
 
 
 @function("x", "y", fused=False)
@@ -252,7 +226,7 @@ def floor_quotient(x: Components, y: Components, fmt: Format, terms: int) -> Com
     Quotients below 2**(p - 4) of numbers in normal range take some sums of floats. Others take
     integers on the CPU, some microseconds per element.
     """
-    return _quotients(x, y, fmt, terms, False)
+    return _divided(x, y, fmt, terms, False, quotient)
 
 
 @function("x", "y", fused=False)
@@ -261,4 +235,4 @@ def trunc_quotient(x: Components, y: Components, fmt: Format, terms: int) -> Com
 
     See `floor_quotient`.
     """
-    return _quotients(x, y, fmt, terms, True)
+    return _divided(x, y, fmt, terms, True, quotient)

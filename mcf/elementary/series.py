@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import working as ex
 from mcf.elementary.format import working
-from mcf.elementary.tables import TERMS, Components, constant, lookup
-from mcf.elementary.working import beside, exponent, head, power
+from mcf.elementary.tables import TERMS, Components, constant, lookup, table
 from mcf.kernels.formats import format_of
 
 # Bits beyond the working precision, so that roundings of high terms do not accumulate.
@@ -51,7 +50,17 @@ def polynomial(
         product, after = ex.mul(total, x[:terms]), c
         c, terms = coefficients.pop()
         step = add(terms) and falling(c, after, bits)
-        total = (ex.absorb if step else ex.add)(constant(c, terms, device), head(product, terms))
+        total = (ex.absorb if step else ex.add)(constant(c, terms, device), ex.head(product, terms))
+    return total
+
+
+def whole_polynomial(coefficients: Sequence[int], x: Components) -> Components:
+    """Return c_0 + c_1 x + c_2 x^2 + ... of whole numbers, by Horner's rule."""
+    *others, last = coefficients
+    total = ex.head((torch.full_like(x[0], float(last)),), len(x))
+    for c in reversed(others):
+        total = ex.mul(total, x)
+        total = ex.add(total, torch.full_like(x[0], float(c))) if c else total
     return total
 
 
@@ -105,7 +114,7 @@ def at_node(
         product = ex.mul(total, v[: len(total)])
         count = needed(k)
         add = ex.absorb if absorbed(k, count, first) else ex.add
-        total = add(coefficient(k, count), head(product, count))
+        total = add(coefficient(k, count), ex.head(product, count))
     return total
 
 
@@ -135,6 +144,18 @@ class Nodes(NamedTuple):
     steep: int = 0
     more: int = 2
 
+    def points(self) -> list[tuple[Fraction, Fraction]]:
+        """Return (node, half-width of its interval), ascending."""
+        found = []
+        for octave in range(self.octaves):
+            e = octave - 1 if self.first is None else self.first + octave
+            low = length = Fraction(2) ** e
+            if self.first is None and octave == 0:
+                low, length = Fraction(0), Fraction(1)
+            half = length / (2 * STEPS)
+            found += [(low + half * (2 * j + 1), half) for j in range(STEPS)]
+        return found
+
     def degree(self, terms: int) -> int:
         """Return the degree that `terms` components need."""
         needed = int((working().format.p * terms + _GUARD + self.spare) / FALL) + self.more
@@ -148,15 +169,15 @@ class Nodes(NamedTuple):
     def at(self, z: Components, terms: int) -> Components:
         """Evaluate the series at the nearest node for an expansion z."""
         if self.first is None:
-            octave = (exponent(z[0]) + 1).clamp(0, self.octaves - 1)
+            octave = (ex.exponent(z[0]) + 1).clamp(0, self.octaves - 1)
             below = (octave - 1).clamp(min=0)
-            width, start = power(below - 5), torch.where(octave == 0, 0.0, power(below))
+            width, start = ex.power(below - 5), torch.where(octave == 0, 0.0, ex.power(below))
         else:
-            octave = exponent(z[0]).clamp(self.first, self.first + self.octaves - 1)
-            start = power(octave)
+            octave = ex.exponent(z[0]).clamp(self.first, self.first + self.octaves - 1)
+            start = ex.power(octave)
             width = start * (1 / STEPS)
         j = ((z[0] - start) / width).floor().clamp(0, STEPS - 1)
-        v = beside(z, start + width * (j + 0.5), terms)
+        v = ex.beside(z, start + width * (j + 0.5), terms)
         v = tuple(c * (2.0 / width) for c in v)
         row = octave if self.first is None else octave - self.first
         return self.about(row * STEPS + j.to(torch.int64), v)
@@ -171,6 +192,12 @@ class Nodes(NamedTuple):
             lambda k: self.components(terms, k),
             self.steep,
         )
+
+
+def less_zero(name: str, x: Components, terms: int) -> Components:
+    """Return x minus the zero that a table holds as floats."""
+    parts = table(name, x[0].device)
+    return ex.collected((*x, *(-c.expand(x[0].shape) for c in parts)), terms)
 
 
 def power_series(q: Any, coefficient: Callable[[int], Fraction], most: Fraction) -> Any:

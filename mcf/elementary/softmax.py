@@ -13,24 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import exponential, logarithm
+from mcf.elementary import exponential
+from mcf.elementary import working as ex
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.fused import Step, run_step
+from mcf.elementary.hyperbolic import log1p
 from mcf.elementary.operator import checked
 from mcf.elementary.tables import Components
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    special,
-    working_terms,
-)
-from mcf.kernels import operations as ex
+from mcf.kernels import operations as op
 from mcf.kernels import registry
 from mcf.kernels.formats import Format, format_of
 from mcf.kernels.register_choice import registers_for
@@ -131,7 +121,7 @@ def _total(x: Components) -> Components:
     while x[0].shape[0] > 1:
         n = x[0].shape[0]
         half = n // 2
-        total = ex.add(tuple(c[:half] for c in x), tuple(c[half : 2 * half] for c in x))
+        total = op.add(tuple(c[:half] for c in x), tuple(c[half : 2 * half] for c in x))
         if n % 2:
             total = tuple(torch.cat([c, last[-1:]]) for c, last in zip(total, x, strict=True))
         x = total
@@ -140,7 +130,7 @@ def _total(x: Components) -> Components:
 
 def _entered(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
     """Convert the numbers to working components."""
-    return enter(given[0], fmt)
+    return ex.enter(given[0], fmt)
 
 
 def _is_number(x: Tensor) -> Tensor:
@@ -152,8 +142,8 @@ def _difference(x: Components, top: Components) -> tuple[Components, Tensor]:
     """Return x - max(x), and whether it is finite; 0 elsewhere."""
     number = _is_number(top[0])
     usable = (x[0] > -math.inf) & number
-    apart = (*x, *minus(sanitized(top, number, 0.0)))
-    return collected(sanitized(apart, usable, 0.0), 4), usable
+    apart = (*x, *ex.minus(ex.sanitized(top, number, 0.0)))
+    return ex.collected(ex.sanitized(apart, usable, 0.0), 4), usable
 
 
 def _shifted(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
@@ -161,28 +151,27 @@ def _shifted(given: tuple[Components, ...], fmt: Format, terms: int) -> Componen
     x, top = given
     difference, usable = _difference(x, top)
     near = usable & (difference[0] >= -working().exp_limit)
-    values, exponents = exponential.scaled_exp(sanitized(difference, near, 0.0), terms)
-    values = sanitized(values, near, 0.0)
+    values, exponents = exponential.scaled_exp(ex.sanitized(difference, near, 0.0), terms)
+    values = ex.sanitized(values, near, 0.0)
     exponents = torch.where(near, exponents, 0)
-    return (*values, exponents.to(x[0].dtype), *scale_all(values, exponents))
+    return (*values, exponents.to(x[0].dtype), *ex.scale_all(values, exponents))
 
 
 def _quotient(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
     """Return softmax from the result of `_shifted`, the rest of the sum and the maximum."""
     values, (exponent,), rest, (top,) = given
-    total = ex.add(rest, torch.ones_like(top))
-    out = leave(ex.div(values, total), fmt, terms, exponent.to(torch.int64))
-    return special(~_is_number(top), math.nan, out)
+    total = op.add(rest, torch.ones_like(top))
+    out = ex.leave(op.div(values, total), fmt, terms, exponent.to(torch.int64))
+    return ex.special(~_is_number(top), math.nan, out)
 
 
 def _log_total(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
     """Return log(sum(exp(x - max(x)))) = log(1 + rest), as components and an exponent."""
     (rest,) = given
     zero = rest[0] == 0
-    rest = sanitized(rest, ~zero)
-    one = torch.ones_like(rest[0])
-    result, k = logarithm.scaled_log((one, *rest), ex.add((one,), (rest[0],))[0], terms)
-    return (*sanitized(result, ~zero, 0.0), k.to(one.dtype))
+    rest = ex.sanitized(rest, ~zero)
+    result, k = log1p(rest, terms)
+    return (*ex.sanitized(result, ~zero, 0.0), k.to(rest[0].dtype))
 
 
 def _less(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
@@ -192,26 +181,26 @@ def _less(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
     k = exponent.to(torch.int64)
     # Apply the exponent: each term of a sum is at least log(1 + exp(-1100)), or negligible next
     # to eta.
-    total = scale_all(result, k)
+    total = ex.scale_all(result, k)
     alone = difference[0] == 0
-    left = ex.add(head(difference, len(result)), minus(total))
+    left = op.add(ex.head(difference, len(result)), ex.minus(total))
     k = torch.where(alone, k, 0)
-    out = leave(select(alone, minus(result), left), fmt, terms, k)
-    out = special(x[0] == -math.inf, -math.inf, out)
-    return special(~_is_number(top[0]), math.nan, out)
+    out = ex.leave(ex.select(alone, ex.minus(result), left), fmt, terms, k)
+    out = ex.special(x[0] == -math.inf, -math.inf, out)
+    return ex.special(~_is_number(top[0]), math.nan, out)
 
 
 def _sum(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
     """Return logsumexp from the maximum and the result of `_log_total`."""
     top, result, (exponent,) = given
     k, first = exponent.to(torch.int64), top[0]
-    top = sanitized(top, _is_number(first), 0.0)
+    top = ex.sanitized(top, _is_number(first), 0.0)
     zero = top[0] == 0
-    total = ex.add(head(top, len(result)), scale_all(result, k))
-    out = leave(select(zero, result, total), fmt, terms, torch.where(zero, k, 0))
-    out = special(first == -math.inf, -math.inf, out)
-    out = special(first == math.inf, math.inf, out)
-    return special(first.isnan(), math.nan, out)
+    total = op.add(ex.head(top, len(result)), ex.scale_all(result, k))
+    out = ex.leave(ex.select(zero, result, total), fmt, terms, torch.where(zero, k, 0))
+    out = ex.special(first == -math.inf, -math.inf, out)
+    out = ex.special(first == math.inf, math.inf, out)
+    return ex.special(first.isnan(), math.nan, out)
 
 
 ENTERED = Step("entered", _entered, ("x",), enters=True)
@@ -227,7 +216,7 @@ _CHUNK = 1 << 18
 def _rows(name: str, x: Components, rows: Rows, fmt: Format, out: list[Tensor]) -> None:
     """Compute a function of rows of working components, and store it in `out`."""
     terms = len(out)
-    n = working_terms(fmt, terms)
+    n = ex.working_terms(fmt, terms)
     index, top = rows.largest(x)
     tops = rows.spread(top, x[0])
     shifted = run_step(SHIFTED, fmt, n, (x, tops))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -86,18 +86,23 @@ def _rows(quotients: Sequence[tuple[int, int]], terms: int = _KEPT) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device="cpu").T
 
 
+def table_of(series: Iterable[Sequence[int]], bits: int, count: int | None = None) -> Tensor:
+    """Return the first `count` numbers of each series of integers in units of 2**-bits."""
+    return _rows([(c, 1 << bits) for row in series for c in row[:count]])
+
+
+def zero_table(zero: Fraction, floats: int = 8) -> Tensor:
+    """Return a number as a one-dimensional table of floats that sum to it."""
+    return _rows([zero.as_integer_ratio()], floats)[:, 0]
+
+
 Maker = Callable[[], Tensor]
 _makers: dict[str, Maker] = {}
 
 
-def register_table(name: str, maker: Maker) -> Maker:
-    """Register a table under a name."""
-    _makers[name] = maker
-    return maker
-
-
-def _table(maker: Maker) -> Maker:
-    return register_table(maker.__name__, maker)
+def register_tables(**makers: Maker) -> None:
+    """Register what makes each table, by its name."""
+    _makers.update(makers)
 
 
 # The names of tables on the CPU, by their addresses; see `mcf.elementary.formula_recording`.
@@ -143,7 +148,11 @@ def constant(value: Fraction, terms: int, device: torch.device) -> Components:
 
 @functools.cache
 def _constant_in(value: Fraction, terms: int, device: torch.device, fmt: Format) -> Components:
-    numbers = fixed.components(value, terms) if fmt is FP64 else components_of(value, fmt, terms)
+    numbers = (
+        fixed.parts(*value.as_integer_ratio(), terms)
+        if fmt is FP64
+        else components_of(value, fmt, terms)
+    )
     return tuple(torch.tensor(c, dtype=fmt.dtype, device=device) for c in numbers)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import angles, fixed
-from mcf.elementary import arithmetic as ex
+from mcf.elementary import working as ex
 from mcf.elementary.angles import atan2_error, rest_of, sin_cos_error
 from mcf.elementary.declarations import (
     COMPOSED,
@@ -24,28 +24,13 @@ from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant
-from mcf.elementary.working import (
-    collected,
-    enter,
-    head,
-    leave,
-    mantissa,
-    minus,
-    sanitized,
-    scale_all,
-    select,
-    sign_of,
-    signed,
-    special,
-    working_terms,
-)
 from mcf.kernels.formats import FP64, Format
 
 
 def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
-    y = enter(x, fmt)
+    y = ex.enter(x, fmt)
     finite = y[0].isfinite()
-    return sanitized(y, finite, 0.0), finite
+    return ex.sanitized(y, finite, 0.0), finite
 
 
 def _polar(
@@ -53,29 +38,29 @@ def _polar(
 ) -> tuple[Components, Tensor]:
     """Return the angle of (x, y 2**shift), or pi minus it if `negative`, and its exponent."""
     limits = working()
-    y, ey = mantissa(y)
-    x, ex_ = mantissa(x)
+    y, ey = ex.mantissa(y)
+    x, ex_ = ex.mantissa(x)
     apart = ey - ex_ + shift
     # Further apart they do not affect each other, except in the quotient y/x itself.
     up = apart.clamp(-limits.apart, limits.apart)
     angle = angles.atan2(
-        scale_all(head(y, count), up.clamp(max=0) + limits.above),
-        scale_all(head(x, count), (-up).clamp(max=0) + limits.above),
+        ex.scale_all(ex.head(y, count), up.clamp(max=0) + limits.above),
+        ex.scale_all(ex.head(x, count), (-up).clamp(max=0) + limits.above),
         count,
     )
     pi = constant(fixed.to_fraction(fixed.pi()), count, y[0].device)
-    angle = select(negative, ex.add(minus(angle), pi), angle)
+    angle = ex.select(negative, ex.add(ex.minus(angle), pi), angle)
     tiny = (apart < -limits.slope) & ~negative
     if not bool(tiny.any()):
         return angle, torch.zeros_like(apart)
-    quotient = ex.div(head(y, count), head(x, count))
-    return select(tiny, quotient, angle), torch.where(tiny, apart.clamp(min=limits.bottom), 0)
+    quotient = ex.div(ex.head(y, count), ex.head(x, count))
+    return ex.select(tiny, quotient, angle), torch.where(tiny, apart.clamp(min=limits.bottom), 0)
 
 
 def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Components:
     """Return the angle of the point (second, first)."""
-    y, x = enter(first, fmt), enter(second, fmt)
-    w = working_terms(fmt, terms)
+    y, x = ex.enter(first, fmt), ex.enter(second, fmt)
+    w = ex.working_terms(fmt, terms)
     nan = y[0].isnan() | x[0].isnan()
     # A zero or infinite coordinate becomes a point on the same ray or diagonal.
     y0, x0 = y[0].abs(), x[0].abs()
@@ -85,8 +70,8 @@ def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Co
     good = ~(nan | on_x | on_y | diagonal)
     down, left = torch.signbit(y[0]), torch.signbit(x[0])
     angle, k = _polar(
-        sanitized(signed(y, sign_of(down)), good),
-        sanitized(signed(x, sign_of(left)), good),
+        ex.sanitized(ex.signed(y, ex.sign_of(down)), good),
+        ex.sanitized(ex.signed(x, ex.sign_of(left)), good),
         w,
         left,
     )
@@ -97,20 +82,20 @@ def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Co
     ):
         for side, part in ((~left, right_angle), (left, left_angle)):
             value = constant(fixed.to_fraction(fixed.pi()) * part, w, y[0].device)
-            angle = select(condition & side, value, angle)
+            angle = ex.select(condition & side, value, angle)
             k = torch.where(condition & side, 0, k)
-    out = leave(angle, fmt, terms, k)
-    out = signed(out, sign_of(down).to(fmt.dtype))
-    return special(nan, math.nan, out)
+    out = ex.leave(angle, fmt, terms, k)
+    out = ex.signed(out, ex.sign_of(down).to(fmt.dtype))
+    return ex.special(nan, math.nan, out)
 
 
 def _cofactor(y: Components, count: int) -> tuple[Components, Tensor]:
     """Return components and an exponent of sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
     one, raised = torch.ones_like(y[0]), working().raised
-    low = collected((one, *minus(y)), count)
-    high = collected((one, *y), count)
+    low = ex.collected((one, *ex.minus(y)), count)
+    high = ex.collected((one, *y), count)
     small = low[0] < working().small
-    product = ex.mul(scale_all(low, torch.where(small, raised, 0)), high)
+    product = ex.mul(ex.scale_all(low, torch.where(small, raised, 0)), high)
     return ex.sqrt(product), torch.where(small, -raised // 2, 0)
 
 
@@ -125,17 +110,12 @@ def _inside(y: Components) -> tuple[Tensor, Tensor]:
 
 def _pi_part(part: Fraction, like: Tensor, fmt: Format, terms: int) -> Components:
     value = constant(fixed.to_fraction(fixed.pi()) * part, 4, like.device)
-    return leave(tuple(c.expand(like.shape) for c in value), fmt, terms)
+    return ex.leave(tuple(c.expand(like.shape) for c in value), fmt, terms)
 
 
 def cofactor_error(e: Steps) -> float:
     """Return the error of sqrt((1 - x) (1 + x))."""
     return e.sqrt() + (2 * e.collect() + e.mul()) / 2
-
-
-def tan_error(e: Steps) -> float:
-    """Return the error of sin / cos."""
-    return sum(sin_cos_error(e)) + e.div()
 
 
 def _asin_slope_error(real: Real) -> float:
@@ -154,34 +134,34 @@ COMPOSED["asin_1"] = Composed(
 def sin(x: Components, fmt: Format, terms: int) -> Components:
     """Return the sine; angles of any size are reduced exactly; NaN at infinities."""
     y, finite = _prepared(x, fmt)
-    w = working_terms(fmt, terms)
+    w = ex.working_terms(fmt, terms)
     q, r, *_ = rest_of(y, fmt, terms, w)
-    result = signed(angles.Angle(r).one((q & 1) == 1), sign_of(q >= 2))
-    result = select(y[0].abs() < working().tiny, head(y, w), result)
-    out = special(~finite, math.nan, leave(result, fmt, terms))
-    return special(x[0] == 0, x[0], out)
+    result = ex.signed(angles.Angle(r).one((q & 1) == 1), ex.sign_of(q >= 2))
+    result = ex.select(y[0].abs() < working().tiny, ex.head(y, w), result)
+    out = ex.special(~finite, math.nan, ex.leave(result, fmt, terms))
+    return ex.special(x[0] == 0, x[0], out)
 
 
 @function("x", torch=("cos",), bound=lambda e: max(sin_cos_error(e)), worst=0.88, slope=("sin",))
 def cos(x: Components, fmt: Format, terms: int) -> Components:
     """Return the cosine; angles of any size are reduced exactly; NaN at infinities."""
     y, finite = _prepared(x, fmt)
-    q, r, *_ = rest_of(y, fmt, terms, working_terms(fmt, terms))
-    result = signed(angles.Angle(r).one((q & 1) == 0), sign_of((q == 1) | (q == 2)))
-    return special(~finite, math.nan, leave(result, fmt, terms))
+    q, r, *_ = rest_of(y, fmt, terms, ex.working_terms(fmt, terms))
+    result = ex.signed(angles.Angle(r).one((q & 1) == 0), ex.sign_of((q == 1) | (q == 2)))
+    return ex.special(~finite, math.nan, ex.leave(result, fmt, terms))
 
 
 @function(
     "x",
     torch=("tan",),
-    bound=tan_error,
+    bound=lambda e: sum(sin_cos_error(e)) + e.div(),
     worst=1.19,
     slope=lambda real: one_plus_square(real("tan"), real),
 )
 def tan(x: Components, fmt: Format, terms: int) -> Components:
     """Return tan x = sin x / cos x; angles of any size are reduced exactly; NaN at infinities."""
     y, finite = _prepared(x, fmt)
-    w = working_terms(fmt, terms)
+    w = ex.working_terms(fmt, terms)
     rest = rest_of(y, fmt, terms, w, full=True)
     s, c = angles.Angle(rest.r).both()
     odd, tiny = (rest.quadrant & 1) == 1, y[0].abs() < working().tiny
@@ -189,13 +169,13 @@ def tan(x: Components, fmt: Format, terms: int) -> Components:
     if working().format is not FP64:
         # A remainder that equals its sine is used before its scaling.
         near = rest.r[0].abs() < working().tiny
-        s = select(near, rest.lifted, s)
+        s = ex.select(near, rest.lifted, s)
         k = torch.where(near, torch.where(odd, -k, k), 0)
-    s = special(tiny, 1.0, s)
-    result = ex.div(select(odd, minus(c), s), select(odd, s, c))
-    result = select(tiny, head(y, w), result)
-    out = special(~finite, math.nan, leave(result, fmt, terms, k))
-    return special(x[0] == 0, x[0], out)
+    s = ex.special(tiny, 1.0, s)
+    result = ex.div(ex.select(odd, ex.minus(c), s), ex.select(odd, s, c))
+    result = ex.select(tiny, ex.head(y, w), result)
+    out = ex.special(~finite, math.nan, ex.leave(result, fmt, terms, k))
+    return ex.special(x[0] == 0, x[0], out)
 
 
 @function(
@@ -220,7 +200,7 @@ def atan2(y: Components, x: Components, fmt: Format, terms: int) -> Components:
 def atan(x: Components, fmt: Format, terms: int) -> Components:
     """Return the arc tangent, in [-pi/2, pi/2]."""
     one = torch.ones_like(x[0])
-    return _angle(x, head((one,), terms), fmt, terms)
+    return _angle(x, ex.head((one,), terms), fmt, terms)
 
 
 @function(
@@ -233,18 +213,20 @@ def atan(x: Components, fmt: Format, terms: int) -> Components:
 )
 def asin(x: Components, fmt: Format, terms: int) -> Components:
     """Return the arc sine, in [-pi/2, pi/2]; NaN for |x| > 1."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     inside, edge = _inside(y)
     down = torch.signbit(y[0])
     good = inside & (y[0] != 0)
-    y = sanitized(signed(y, sign_of(down)), good, 0.5)
+    y = ex.sanitized(ex.signed(y, ex.sign_of(down)), good, 0.5)
     none = torch.zeros_like(down)
     beside, shift = _cofactor(y, w)
     angle, k = _polar(y, beside, w, none, -shift)
-    out = select(edge, _pi_part(Fraction(1, 2), y[0], fmt, terms), leave(angle, fmt, terms, k))
-    out = signed(out, sign_of(down).to(fmt.dtype))
-    out = special(~(inside | edge), math.nan, out)
-    return special(x[0] == 0, x[0], out)
+    out = ex.select(
+        edge, _pi_part(Fraction(1, 2), y[0], fmt, terms), ex.leave(angle, fmt, terms, k)
+    )
+    out = ex.signed(out, ex.sign_of(down).to(fmt.dtype))
+    out = ex.special(~(inside | edge), math.nan, out)
+    return ex.special(x[0] == 0, x[0], out)
 
 
 @function(
@@ -257,15 +239,15 @@ def asin(x: Components, fmt: Format, terms: int) -> Components:
 )
 def acos(x: Components, fmt: Format, terms: int) -> Components:
     """Return the arc cosine, in [0, pi]; NaN for |x| > 1."""
-    y, w = enter(x, fmt), working_terms(fmt, terms)
+    y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     inside, edge = _inside(y)
     left = torch.signbit(y[0])
     good = inside & (y[0] != 0)
-    y = sanitized(signed(y, sign_of(left)), good, 0.5)
+    y = ex.sanitized(ex.signed(y, ex.sign_of(left)), good, 0.5)
     beside, shift = _cofactor(y, w)
     angle, k = _polar(beside, y, w, left, shift)
-    out = leave(angle, fmt, terms, k)
-    out = select(x[0] == 0, _pi_part(Fraction(1, 2), y[0], fmt, terms), out)
-    out = select(edge & left, _pi_part(Fraction(1), y[0], fmt, terms), out)
-    out = special(edge & ~left, 0.0, out)
-    return special(~(inside | edge), math.nan, out)
+    out = ex.leave(angle, fmt, terms, k)
+    out = ex.select(x[0] == 0, _pi_part(Fraction(1, 2), y[0], fmt, terms), out)
+    out = ex.select(edge & left, _pi_part(Fraction(1), y[0], fmt, terms), out)
+    out = ex.special(edge & ~left, 0.0, out)
+    return ex.special(~(inside | edge), math.nan, out)

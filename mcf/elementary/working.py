@@ -5,6 +5,12 @@ float32 if those are the registers (`mcf.elementary.format`). The argument is co
 exactly, and the result is rounded once to n components of its format. Only operations of
 `mcf.kernels.operations` and exact tensor operations occur in between, so that every executor gives
 the same bits.
+
+Programs compute with finite numbers far from the ends of the range, and handle special values
+themselves. So sums, products and quotients are the bare networks, a fifth shorter than
+`mcf.kernels.operations` with the same bounds. A zero result may have the other sign. In float32
+registers last components may underflow, which the networks tolerate as the operations do. Only
+numbers that are not selected come near the largest number.
 """
 
 from __future__ import annotations
@@ -14,15 +20,42 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import left_out, working
 from mcf.elementary.tables import TERMS, Components
+from mcf.kernels import operations
+from mcf.kernels.components import Argument
 from mcf.kernels.formats import FP32, FP64, Format
+from mcf.kernels.operations import reciprocal as reciprocal
+from mcf.kernels.operations import renormalize as renormalize
+from mcf.kernels.operations import sqrt as sqrt
+from mcf.kernels.operations import two_prod as two_prod
+from mcf.kernels.operations import two_sum as two_sum
+from mcf.kernels.operators import ABSORB, BARE_ADD, BARE_DIV, BARE_MUL
 
 # Integer dtypes with as many bits.
 INTEGERS = {FP64: torch.int64, FP32: torch.int32}
 # Minimum of extra bits in the computation, except for four components.
 _SPARE = 10
+
+
+def add(x: Argument, y: Argument) -> Components:
+    """Return x + y."""
+    return operations.apply(BARE_ADD, (x, y), None)
+
+
+def mul(x: Argument, y: Argument) -> Components:
+    """Return x * y."""
+    return operations.apply(BARE_MUL, (x, y), None)
+
+
+def div(x: Argument, y: Argument) -> Components:
+    """Return x / y."""
+    return operations.apply(BARE_DIV, (x, y), None)
+
+
+def absorb(x: Argument, y: Argument) -> Components:
+    """Return x + y for |y| at most about |x| / 2; see `mcf.kernels.algorithms.absorption`."""
+    return operations.apply(ABSORB, (x, y), None)
 
 
 def working_terms(fmt: Format, terms: int) -> int:
@@ -39,7 +72,7 @@ def enter(x: Components, fmt: Format) -> Components:
     if fmt is width:
         return tuple(x)
     wide = tuple(c.to(width.dtype) for c in x)
-    return ex.renormalize(wide) if len(wide) > 1 else wide
+    return renormalize(wide) if len(wide) > 1 else wide
 
 
 def exponent(x: Tensor) -> Tensor:
@@ -97,6 +130,13 @@ def select(condition: Tensor, x: Components, y: Components | float) -> Component
     return tuple(torch.where(condition, a, b) for a, b in zip(x, y, strict=True))
 
 
+def lifted(x: Components) -> tuple[Components, Tensor]:
+    """Return x times a power of two where it would lose bits, and the exponent."""
+    faint = working().faint
+    lift = torch.where(x[0].abs() < 2.0**-faint, faint, 0)
+    return scale_all(x, lift), lift
+
+
 def minus(x: Components) -> Components:
     """Return -x."""
     return tuple(-c for c in x)
@@ -110,6 +150,12 @@ def signed(x: Components, sign: Tensor) -> Components:
 def sign_of(condition: Tensor) -> Tensor:
     """Return -1.0 where the condition holds, else 1.0."""
     return 1.0 - 2.0 * condition.to(working().format.dtype)
+
+
+def magnitude(x: Components) -> tuple[Components, Tensor]:
+    """Return |x| and its sign, 1.0 or -1.0."""
+    sign = sign_of(torch.signbit(x[0]))
+    return signed(x, sign), sign
 
 
 def mantissa(x: Components) -> tuple[Components, Tensor]:
@@ -127,7 +173,7 @@ def collected(floats: Components, terms: int) -> Components:
     """
     length = next(n for n in (4, 8, 12, 16) if n >= len(floats))
     zeros = (torch.zeros_like(floats[0]),) * (length - len(floats))
-    return ex.renormalize((*floats, *zeros), terms)
+    return renormalize((*floats, *zeros), terms)
 
 
 def rare(condition: Tensor) -> bool:
@@ -145,23 +191,13 @@ def rare(condition: Tensor) -> bool:
 
 def plus(x: Components, y: Components) -> Components:
     """Return x + y for |y| at most about |x| / 2, with the error of a sum."""
-    return ex.absorb(x, y) if len(x) < TERMS else ex.add(x, y)
-
-
-def two_prod(a: Tensor, b: Tensor) -> Components:
-    """Return RN(a * b) and its error."""
-    return ex.two_prod(a, b)
-
-
-def two_sum(a: Tensor, b: Tensor) -> Components:
-    """Return RN(a + b) and its error."""
-    return ex.two_sum(a, b)
+    return absorb(x, y) if len(x) < TERMS else add(x, y)
 
 
 def root(x: Components) -> Components:
     """Return the square root of x >= 0, scaling x if it would underflow."""
     low, raised = x[0] < working().small, working().raised
-    y = ex.sqrt(scale_all(x, torch.where(low, raised, 0)))
+    y = sqrt(scale_all(x, torch.where(low, raised, 0)))
     return scale_all(y, torch.where(low, -raised // 2, 0))
 
 
@@ -189,7 +225,7 @@ def leave(x: Components, fmt: Format, terms: int, k: Tensor | None = None) -> Co
     if k is None:
         k = torch.zeros((), dtype=torch.int64, device=x[0].device).expand(x[0].shape)
     if fmt is working().format:
-        out = scale_all(head(ex.renormalize(x, terms), terms), k)
+        out = scale_all(head(renormalize(x, terms), terms), k)
         low = exponent(x[0]) + k < fmt.emin + fmt.p * terms
         if bool(low.any()):
             out = select(low, _rounded(x, fmt, terms, k), out)
@@ -221,7 +257,7 @@ def _rounded(x: Components, fmt: Format, terms: int, k: Tensor) -> Components:
         out.append(r)
         x = (x[0] - r, *x[1:])
         if len(x) > 1:
-            x = ex.renormalize(x)
+            x = renormalize(x)
     return scale_all(tuple(out), k)
 
 

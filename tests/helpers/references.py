@@ -4,7 +4,7 @@ Each element's function is evaluated on the exact sum of its components. MPFR's 
 correctly rounded, and what is put together from several of them works with 64 bits more, so with
 `_GUARD` bits beyond the result's an error is known to some 2**-50 of u^n. So the search goes; what
 it finds, the worst and all that break the bound, is evaluated again with at least four times the
-bits of the result. `tests/mcf/test_references.py` compares with ball arithmetic.
+bits of the result. `tests/mcf/test_elementary.py` compares with ball arithmetic.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_sweep_table_names_are_functions_of_torch_or_forms_of_them() -> None:
 
 def _check(tally: Any, known: set[str]) -> None:
     failures = [each for each in tally.failures if each.result not in known]
-    assert not failures, "\n" + "\n".join(sweep.table(failures, 1))
+    assert not failures, "\n" + "\n".join(sweep.table(failures))
     assert {each.result for each in tally.failures} == known
 
 
@@ -194,7 +194,7 @@ def test_samples_at_three_scales_are_within_the_bound(name: str, fmt: str) -> No
     tally = sweep.sampled(name, sweep.sampled_names()[name], sweep.FORMATS[fmt], 2, few=True)
     failures = {each.result for each in tally.failures}
     known = _results_known_to_be_wrong(name, fmt)
-    assert failures <= known, "\n" + "\n".join(sweep.table(tally.failures, 1))
+    assert failures <= known, "\n" + "\n".join(sweep.table(tally.failures))
 
 
 @pytest.mark.slow

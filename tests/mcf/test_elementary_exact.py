@@ -23,6 +23,7 @@ from mcf.kernels.exact import is_finite, rounding
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import worst
 from tests.helpers.everyday import everyday
+from tests.helpers.sums import values
 
 # Values: on the torch executor, which compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -51,12 +52,6 @@ def expansions(rows: Iterable[list[Fraction]], fmt: Format) -> tuple[Tensor, ...
         torch.tensor([float(c) for c in column], dtype=torch.float64).to(fmt.dtype)
         for column in columns
     )
-
-
-def values(x: tuple[Tensor, ...]) -> list[Fraction]:
-    """Exact sums."""
-    rows = zip(*(c.double().tolist() for c in x), strict=True)
-    return [sum(map(Fraction, row), Fraction(0)) for row in rows]
 
 
 def bases(fmt: Format, terms: int) -> list[Fraction]:

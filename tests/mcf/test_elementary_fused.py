@@ -1,8 +1,10 @@
 """Elementary functions as one kernel: the bits of their programs over tensors, on every executor.
 
-*Exact*: the program on the torch executor is the oracle. Mutants caught: a condition inverted, a
-table's entries shifted by one component, a rounding to float32 left out, a component that is absent
-taken for another.
+*Exact*: the program on the torch executor is the oracle, in float64 and float32 registers, with
+special values, subnormal results and angles of all sizes. In float32 registers Triton's kernels
+have no instruction on float64. Mutants caught: a condition inverted, a table's entries shifted by
+one component, a rounding to float32 left out, a component that is absent taken for another; a table
+of the other width is refused.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import mcf
 import mcf.elementary
 from mcf.elementary import formula_recording, fused
 from mcf.elementary.declarations import Program
 from mcf.elementary.format import computing_in
 from mcf.elementary.formula_recording import UnrecordableError
-from mcf.elementary.operator import with_kernels
-from mcf.elementary.tables import Components, table
+from mcf.elementary.operator import IN_FLOAT32, with_kernels
+from mcf.elementary.tables import Components, lookup, table
 from mcf.kernels import BF16, FP16, FP32, FP64, exact, registry
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import Format
@@ -113,37 +116,61 @@ def check(
         assert torch.equal(_bits(a)[~rare], _bits(b.to(fmt.dtype))[~rare]), (name, fmt.name, terms)
 
 
-@pytest.mark.sampled(every=72)
-@pytest.mark.parametrize("fmt", [FP64, FP32, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", everyday(with_kernels(), often))
-def test_formula_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
-    check(name, fmt, 2, "torch")
-
-
-@pytest.mark.sampled(every=114)
-@pytest.mark.parametrize("fmt", [FP32, FP64, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", everyday(with_kernels(), often))
-def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
-    pytest.importorskip("triton", reason="triton has wheels for Linux only")
-    check(name, fmt, 2, "triton")
-
-
-_SHAPES = [(f, n) for f in (BF16, FP16, FP32, FP64) for n in (1, 2, 3, 4)]
-
-
-_FAST = [("exp", FP32, 2), ("sin", FP32, 2)]
-
-
-# A kernel takes half a second to some seconds to compile. Asked for are two or so of the sixteen
-# of a function, others of each; all are one source with numbers filled in.
-@pytest.mark.sampled(slow=9)
-@pytest.mark.parametrize(
-    ("name", "fmt", "terms"),
-    everyday([(n, f, t) for n in with_kernels() for f, t in _SHAPES], _FAST),
+# Each function, formats of its components and of the registers.
+CASES = [
+    (name, fmt, register)
+    for name in with_kernels()
+    for register in (FP64, FP32)
+    for fmt in (FP64, FP32, BF16, FP16)
+    if register is FP64 or (name in IN_FLOAT32 and fmt is not FP64)
+]
+by_kernel = pytest.mark.parametrize(
+    ("name", "fmt", "register"),
+    everyday(CASES, lambda name, fmt, register: often(name)),
     ids=lambda c: getattr(c, "name", str(c)),
 )
-def test_compiled_loop_has_the_bits_of_the_program(name: str, fmt: Format, terms: int) -> None:
-    check(name, fmt, terms, "numba", 2000)
+
+
+@pytest.mark.sampled(every=100)
+@by_kernel
+def test_formula_has_the_bits_of_the_program(name: str, fmt: Format, register: Format) -> None:
+    check(name, fmt, 2, "torch", register=register)
+
+
+@pytest.mark.sampled(every=140)
+@by_kernel
+def test_triton_has_the_bits_of_the_program(name: str, fmt: Format, register: Format) -> None:
+    pytest.importorskip("triton", reason="triton has wheels for Linux only")
+    check(name, fmt, 2, "triton", register=register)
+
+
+_FAST = [("exp", FP32, FP64, 2), ("sin", FP32, FP64, 2), ("log", FP32, FP32, 2)]
+
+
+# A kernel takes half a second to some seconds to compile. Asked for are one or two of the many
+# of a function, others of each; all are one source with numbers filled in.
+@pytest.mark.sampled(slow=8)
+@pytest.mark.parametrize(
+    ("name", "fmt", "register", "terms"),
+    everyday([(*case, n) for case in CASES for n in (1, 2, 3, 4)], _FAST),
+    ids=lambda c: getattr(c, "name", str(c)),
+)
+def test_compiled_loop_has_the_bits_of_the_program(
+    name: str, fmt: Format, register: Format, terms: int
+) -> None:
+    check(name, fmt, terms, "numba", 2000, register=register)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["exp", "log"])
+def test_ptx_has_no_float64(name: str) -> None:
+    pytest.importorskip("triton", reason="triton has wheels for Linux only")
+    from tests.kernels.test_triton_compile_float32 import element_ptx, has_float64
+
+    terms = [2] * len(fused.PROGRAMS[name].arguments)
+    assert not has_float64(element_ptx(fused.kernel(name, FP32, *terms, register=FP32)))
+    if name == "exp":
+        assert has_float64(element_ptx(fused.kernel(name, FP32, *terms)))
 
 
 @pytest.mark.slow
@@ -178,16 +205,20 @@ def test_formula_in_rationals(fmt: Format) -> None:
         assert list(formula(given, *rows)) == [Fraction(c[k].item()) for c in found]
 
 
-def test_a_launch_runs_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not the program, which is gone."""
-    x = (torch.linspace(-3, 3, 7), torch.zeros(7))
-    fused.kernel("exp", FP32, 2, register=FP64)
-    with registry.executor("torch"):
-        expected = mcf.elementary.exp(x)
-    monkeypatch.setitem(fused.PROGRAMS, "exp", Program(None, ("x",)))  # type: ignore[arg-type]
-    with registry.executor("numba"):
-        found = mcf.elementary.exp(x)
-    assert [c.tolist() for c in found] == [c.tolist() for c in expected]
+@pytest.mark.parametrize("registers", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+def test_a_launch_runs_the_kernel(registers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the program, which is gone; by plan and by the operator."""
+    x = mcf.tensor([0.7, -1.3, 2.0], 2)
+    with mcf.registers(registers):
+        with mcf.executor("torch"):
+            expected = x.exp().components
+        fused.kernel("exp", FP32, 2, register={"float64": FP64, "float32": FP32}[registers])
+        gone = Program(None, ("x",))  # type: ignore[arg-type]
+        monkeypatch.setitem(fused.PROGRAMS, "exp", gone)
+        with mcf.executor("numba"):
+            found = [x.exp().components, mcf.elementary.exp(x.components)]
+    for components in found:
+        assert [c.tolist() for c in components] == [c.tolist() for c in expected]
 
 
 # A length that is no multiple of a vector's, a whole block of vectors, and more than an item.
@@ -252,3 +283,19 @@ def test_recorded_in_inference_mode() -> None:
             function, *_ = formula_recording.formula("exp", compute, ("x",), FP32, (2,))
         texts.append((function.__code__.co_code, function.__code__.co_names))
     assert texts[0] == texts[1]
+
+
+def test_a_table_of_the_other_width_is_refused() -> None:
+    def mixed(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+        ((x,),) = arguments
+        return (x * table("tens", x.device)[0][x.round().to(torch.int64)].to(x.dtype),)
+
+    def right(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+        ((x,),) = arguments
+        return (x * lookup("tens", x.round().to(torch.int64), 1)[0],)
+
+    formula_recording.formula("f", right, ("x",), FP32, (1,), FP32)
+    with pytest.raises(UnrecordableError):
+        formula_recording.formula("f", right, ("x",), FP64, (1,), FP32)
+    with pytest.raises(UnrecordableError):
+        formula_recording.formula("f", mixed, ("x",), FP64, (1,), FP32)

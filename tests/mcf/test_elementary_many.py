@@ -1,7 +1,7 @@
 """Elementary functions on many arguments against MPFR: every function, format and length.
 
 With one component of bf16 every argument there is, of fp16 under marker `slow`. The bounds are the
-table of `mcf.elementary.function_bounds`; what they catch is in `test_elementary_mutants.py`.
+table of `mcf.elementary.function_bounds`; what they catch is in `test_function_mutants.py`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from flint import arb, ctx
 import mcf.elementary
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
-from tests.helpers.elementary import HALF, Components, Inputs, balls, disordered
+from tests.helpers.elementary import HALF, Inputs, balls, disordered
+from tests.helpers.sums import values as fractions
 
 # Of values; that executors have the same bits other tests say.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -33,11 +34,6 @@ INTEGERS: dict[str, Callable[[Fraction], int]] = {
     "trunc": math.trunc,
     "round": round,
 }
-
-
-def _fractions(x: Components) -> list[Fraction]:
-    rows = zip(*(c.double().flatten().tolist() for c in x), strict=True)
-    return [sum(map(Fraction, row), Fraction(0)) for row in rows]
 
 
 @pytest.mark.sampled(every=6)
@@ -55,7 +51,7 @@ def test_rounding_to_integers_is_exact(fmt: Format, terms: int) -> None:
         for name, function in INTEGERS.items():
             found = getattr(mcf.elementary, name)(x)
             assert disordered(fmt, found) == []
-            assert _fractions(found) == [function(v) for v in _fractions(x)], name
+            assert fractions(found) == [function(v) for v in fractions(x)], name
 
 
 def test_rounding_keeps_zeros_and_what_is_not_finite() -> None:
@@ -80,14 +76,14 @@ def test_remainders(fmt: Format, terms: int) -> None:
         ("fmod", lambda a, b: abs(a) % abs(b) * (1 if a > 0 else -1)),
         ("remainder", lambda a, b: a % b),
     ):
-        found = _fractions(getattr(mcf.elementary, name)(x, y))
-        for a, b, r in zip(_fractions(x), _fractions(y), found, strict=True):
+        found = fractions(getattr(mcf.elementary, name)(x, y))
+        for a, b, r in zip(fractions(x), fractions(y), found, strict=True):
             exact = function(a, b)
             assert abs(r - exact) <= max(unit * abs(exact), least / 2), name
 
 
 @pytest.mark.parametrize("name", ["fmod", "remainder"])
-def test_remainders_of_special_values(name: str) -> None:
+def test_remainders_of_special_fractions(name: str) -> None:
     values = [0.0, -0.0, 1.0, -2.5, torch.inf, -torch.inf, torch.nan]
     a, b = (t.flatten() for t in torch.meshgrid(*[torch.tensor(values)] * 2, indexing="ij"))
     hi, lo = getattr(mcf.elementary, name)((a, torch.zeros_like(a)), (b, torch.zeros_like(b)))

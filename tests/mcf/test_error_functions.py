@@ -1,4 +1,4 @@
-"""Error functions and their inverses: special values and derivatives, against ball arithmetic.
+"""Error functions and their inverses: special values; derivatives of special functions.
 
 Errors, and mutants that their bounds catch, are in `test_special_functions.py` and
 `test_special_branches.py`. Formulas in terms of torch's functions lose x^2 u^n in derivatives.
@@ -17,6 +17,7 @@ from flint import arb, ctx
 import mcf
 import mcf.elementary
 from mcf.elementary import error
+from mcf.elementary.operator import FUNCTIONS
 from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
@@ -74,7 +75,7 @@ def test_special_values_of_derivatives() -> None:
     x = (torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -40.0], dtype=torch.float64),)
     zero = 4 * 0.2820947917738781434
     for m, at in (1, [-0.0, -torch.inf, -zero]), (2, [0.0, torch.inf, 2.0]):
-        (found,) = error.slope(m)(x)
+        (found,) = FUNCTIONS[f"erfcx_{m}"](x)
         assert found[[0, 1, 3]].tolist() == at
         assert found[2].isnan()
         assert found[4].item() == at[1]
@@ -103,11 +104,18 @@ def _inverse(y: arb, factor: arb, sign: int) -> tuple[arb, arb]:
 ctx.prec, _BEFORE = 1200, ctx.prec
 PI = arb.pi()
 ctx.prec = _BEFORE
+_SCALED = [0.4375, 1.5451272, 40.0, 3e4, 2.0**60]
+
+
+def _orders(name: str) -> Callable[[arb], tuple[arb, arb]]:
+    return lambda x: (REFERENCE[f"{name}_1"](x), REFERENCE[f"{name}_2"](x))
+
+
 # Function -> arguments, and both derivatives.
 GRADIENTS: dict[str, tuple[list[float], Callable[[arb], tuple[arb, arb]]]] = {
     "erfcx": (
         [-20.25, -1.125, 0.25, 4.75, 31.0, 40.0, 1e5],
-        lambda x: (REFERENCE["erfcx_1"](x), REFERENCE["erfcx_2"](x)),
+        _orders("erfcx"),
     ),
     "log_ndtr": ([-300.0, -9.75, -0.25, 0.0, 0.25, 4.75, 17.0], _ratio),
     "erf": (
@@ -121,6 +129,12 @@ GRADIENTS: dict[str, tuple[list[float], Callable[[arb], tuple[arb, arb]]]] = {
     "ndtri": (
         [2.0**-400, 0.25, 1 - 2.0**-50],
         lambda p: _inverse(REFERENCE["ndtri"](p), (2 * PI).sqrt(), 1),
+    ),
+    **{n: (_SCALED, _orders(n)) for n in ("i0e", "i1e")},
+    **{f"scaled_modified_bessel_{n}": (_SCALED, _orders(f"{n}e")) for n in ("k0", "k1")},
+    "airy_ai": (
+        [0.3, -2.338, 7.1, -80.7, -1.0187],
+        lambda x: (REFERENCE["airy_ai_1"](x), x * REFERENCE["airy_ai"](x)),
     ),
     "expm1": ([-60.0, -1.0, 2.0**-10], lambda x: (x.exp(), x.exp())),
     "asinh": (
@@ -141,7 +155,7 @@ def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To 8 u^2 of their size: what five to eight operations of 1 to 2 u^2 each may lose at most.
 
     Formulas in terms of torch's functions lose x^2 u^2 and more: 2 x erfcx(x) - 2/sqrt(pi) all of
-    it for x = 1e5.
+    it for x = 1e5; differences of Bessel functions lose x of the first, x^2 of the second.
     """
     monkeypatch.setattr(ctx, "prec", 1200)
     given, reference = GRADIENTS[name]

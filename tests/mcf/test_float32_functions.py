@@ -1,9 +1,12 @@
 """Elementary functions in float32 components, `mcf.set_registers("float32")`.
 
 *Derived bound* (`mcf.elementary.function_bounds` over another format) against MPFR, with what
-underflow may cost; no tensor of float64. `test_float32_fused.py` has the bits of executors.
-Mutants: a table and a constant of one component, a reduction that is a component short, a logarithm
-beside 1 that is not scaled.
+underflow may cost, also of tangents next to their poles and powers of numbers next to 1, whose last
+bits are below the range before they are scaled; no tensor of float64. *Exact*: whole powers,
+logarithms, remainders. *Observed*, by sampling: softmax, log_softmax and logsumexp against
+expansions of float64. Mutants: a table, a constant, erf's series and the shifted exponent of a
+component or two less, a reduction that is a component short, logarithms that are not scaled or
+lifted, a rest of an angle after its scaling, powers that are not corrected.
 """
 
 from __future__ import annotations
@@ -19,15 +22,17 @@ from torch import Tensor
 import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.elementary import exponential, logarithm, tables
+from mcf.elementary import angles, exponential, logarithm, power, series, working
 from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, bound
+from mcf.elementary.function_bounds import SPECIAL as SPECIAL_NAMES
 from mcf.elementary.fused import PROGRAMS
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from tests.helpers import assert_all_same_bits, mpfr
-from tests.helpers.elementary import Components, inputs
+from tests.helpers.elementary import Components, Inputs, inputs
 from tests.helpers.everyday import everyday
 from tests.helpers.references import errors
+from tests.helpers.sums import values
 from tests.kernels.test_register_choice import Made
 
 pytestmark = pytest.mark.usefixtures("float32_registers")
@@ -82,31 +87,65 @@ def beside_one() -> Components:
     return (torch.ones(40), *low.float())
 
 
+def split(numbers: list[int | Fraction], terms: int) -> Components:
+    """Return numbers as expansions."""
+    rows = [components_of(n, FP32, terms) for n in numbers]
+    return tuple(torch.tensor(c) for c in zip(*rows, strict=True))
+
+
+def cut(whole: Any) -> Any:
+    """Return two components of those that are looked up."""
+
+    def short(name: str, index: Any, terms: int) -> Components:
+        found = whole(name, index, terms)
+        return (*found[:2], *(torch.zeros_like(c) for c in found[2:]))
+
+    return short
+
+
+def _powers() -> tuple[Components, Components]:
+    """Return 1 + 2**-60 and its like, and exponents of some 2**60."""
+    draws = torch.Generator().manual_seed(3)
+    low = torch.randint(2**23, 2**24, (3, 40), generator=draws).float()
+    x = torch.ones(40), low[0] * 2.0**-84, low[1] * 2.0**-110, low[2] * 2.0**-136
+    y = tuple(c.clone() for c in (low[0] * 2.0**37, low[1] * 2.0**10, low[2] * 2.0**-20))
+    return x, (*y, torch.zeros(40))
+
+
+# A function, its arguments, what underflow may cost, and what is broken. A logarithm next to 1 is
+# scaled, and loses half a unit at its end; three components are computed with four.
+MUTANTS: list[tuple[str, Any, int, Any, str, Any]] = [
+    ("exp", lambda: inputs("exp", FP32, 3, 60, 43)[1], UNDERFLOW, exponential, "lookup", cut),
+    ("exp", lambda: inputs("exp", FP32, 3, 60, 43)[1], UNDERFLOW, exponential, "constant",
+     lambda whole: lambda value, terms, device: whole(value, max(1, terms - 3), device)),
+    ("log", lambda: (beside_one(),), 0, logarithm, "_NEAR_SHIFT", lambda whole: 0),
+    ("tan", lambda: inputs("tan", FP32, 4, 60, 44)[2], UNDERFLOW, angles, "bits_needed",
+     lambda whole: lambda *given, full=False: whole(*given)),
+    ("pow", _powers, UNDERFLOW, logarithm, "_SPLIT_SHIFT", lambda whole: 0),
+    ("erfc", lambda: inputs("erf", FP32, 3, 60, 43)[1], UNDERFLOW, series, "lookup", cut),
+    ("gelu", lambda: inputs("gelu", FP32, 3, 60, 43)[1], UNDERFLOW, series, "lookup", cut),
+]  # fmt: skip
+
+
 @needs_mpfr
-@pytest.mark.parametrize("mutant", ["table", "step", "unscaled"])
-def test_the_bound_rejects(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "log" if mutant == "unscaled" else "exp"
-    x = beside_one() if mutant == "unscaled" else inputs(name, FP32, 3, 60, 43)[1][0]
-    # A logarithm beside 1 is scaled, and loses half a unit at its end.
-    lost = 0 if mutant == "unscaled" else UNDERFLOW
-    assert excess(name, FP32, len(x), x, underflow=lost) <= 1
-    lookup, constant = tables.lookup, tables.constant
-    if mutant == "table":
-        # Three components are computed with four, of which two are left.
-        def short(name: str, index: Any, terms: int) -> Components:
-            found = lookup(name, index, terms)
-            return (*found[:2], *(torch.zeros_like(c) for c in found[2:]))
-
-        monkeypatch.setattr(exponential, "lookup", short)
-    elif mutant == "step":
-
-        def shorter(value: Fraction, terms: int, device: torch.device) -> Components:
-            return constant(value, max(1, terms - 3), device)
-
-        monkeypatch.setattr(exponential, "constant", shorter)
-    else:
-        monkeypatch.setattr(logarithm, "_NEAR_SHIFT", 0)
-    assert excess(name, FP32, len(x), x, underflow=lost) > 2
+@pytest.mark.parametrize(
+    ("name", "given", "lost", "owner", "attribute", "change"),
+    MUTANTS,
+    ids=[f"{name}-{attribute}" for name, _, _, _, attribute, _ in MUTANTS],
+)
+def test_the_bound_rejects(
+    name: str,
+    given: Any,
+    lost: int,
+    owner: Any,
+    attribute: str,
+    change: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = given()
+    assert excess(name, FP32, len(x[0]), *x, underflow=lost) <= 1
+    monkeypatch.setattr(owner, attribute, change(getattr(owner, attribute)))
+    assert excess(name, FP32, len(x[0]), *x, underflow=lost) > 2
 
 
 SPECIAL = (0.0, -0.0, torch.inf, -torch.inf, torch.nan, 200.0, -200.0, 2.0**-149)
@@ -141,10 +180,6 @@ def test_special_values(name: str) -> None:
 
 @pytest.mark.parametrize("terms", [1, 4])
 def test_powers_have_exact_logarithms(terms: int) -> None:
-    def split(numbers: list[int | Fraction], count: int) -> Components:
-        rows = [components_of(n, FP32, count) for n in numbers]
-        return tuple(torch.tensor(c) for c in zip(*rows, strict=True))
-
     whole = [*range(0, 39, 1 if terms == 4 else 40)]
     assert_all_same_bits(
         elementary.log10(split([10**k for k in whole], terms)), split([*whole], terms)
@@ -154,7 +189,9 @@ def test_powers_have_exact_logarithms(terms: int) -> None:
     assert_all_same_bits(elementary.log2(powers), split([*exponents], terms))
 
 
-@by_name
+@pytest.mark.parametrize(
+    "name", everyday(sorted(IN_FLOAT32 & {*FUNCTIONS, *SPECIAL_NAMES}), (*EVERYDAY, "digamma"))
+)
 def test_no_tensor_of_float64_is_made(name: str) -> None:
     x = inputs(name, FP32, 2, 20, 5)[0]
     # Tables are made on the host, once.
@@ -187,3 +224,84 @@ def test_the_bound_is_that_of_the_choice() -> None:
     with pytest.raises(ValueError, match="'polygamma_5' has no form in float32 registers"):
         mcf.bound("polygamma_5", 2)
     assert bound("exp", FP64, 2) == bound("exp", FP64, 2, FP32)
+
+
+def test_the_quotient_of_an_exponent_by_a_limb() -> None:
+    """A product and a shift: of all exponents of either format."""
+    for limb, exponents in (
+        (24, range(-1074, 1000)),
+        (angles.SHORT_LIMB, range(-149, 140)),
+    ):
+        factor = -(-angles._RECIPROCAL // limb)
+        for e in exponents:
+            found = (e + angles._OFFSET) * factor >> angles._SHIFT
+            assert found - angles._OFFSET // limb == e // limb
+
+
+def test_power_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [(3, 60), (-3, 61), (5, 40), (7, 1), (2**20 + 1, 4), (Fraction(5, 2**70), 2), (9, 12)]
+    cases += [(Fraction(1, 2), 149), (4, 63), (Fraction(1, 2**100), -1), (2, -149)]
+    cases += [(1 + Fraction(1, 2**40), 2), (1 + Fraction(1, 2**30), 3)]
+    x = split([Fraction(b) for b, _ in cases], 4)
+    y = split([k for _, k in cases], 4)
+    exact = [Fraction(b) ** k for b, k in cases]
+    assert values(elementary.pow(x, y)) == exact
+    monkeypatch.setattr(power, "_BITS_OF_K", 0)
+    assert values(elementary.pow(x, y)) != exact
+
+
+@pytest.mark.parametrize("name", ["fmod", "remainder", "floor", "round"])
+def test_exact_functions_have_the_bits_of_float64(name: str) -> None:
+    d = Inputs(FP32, 2, 5)
+    x, y = d.between(-10, 30, 100), d.between(-10, 5, 100)
+    given = (x, y) if name in ("fmod", "remainder") else (x,)
+    found = getattr(elementary, name)(*given)
+    with mcf.registers("float64"):
+        assert_all_same_bits(found, getattr(elementary, name)(*given))
+
+
+# Of the result, or of logsumexp of the larger of that and the largest argument, in u**terms; four
+# components have no bits to spare, and 3 was found.
+LIMITS = {1: 1 + 2.0**-8, 2: 1.0, 3: 1.0, 4: 8.0}
+
+
+def along(name: str, fmt: Format, terms: int) -> float:
+    """The largest error over the limit."""
+    worst = 0.0
+    for seed, (low, high) in enumerate(((-4, 3), (-8, 5), (0, 6), (-30, 1))):
+        x = Inputs(fmt, terms, seed).between(low, high, 12)
+        found = values(getattr(elementary, name)(tuple(c[:, None] for c in x), 0))
+        wide = [c.double()[:, None] for c in x]
+        wide += [torch.zeros_like(wide[0])] * (3 - terms)
+        exact = values(getattr(elementary, name)(tuple(wide), 0))
+        largest = max(values(x)) if name == "logsumexp" else Fraction(0)
+        # Half a smallest number of the format, and what underflow may cost.
+        lost = Fraction(33, 64) * fmt.min_subnormal + UNDERFLOW * FP32.min_subnormal
+        for f, e in zip(found, exact, strict=True):
+            off = abs(f - e) - lost
+            worst = max(worst, float(off / max(abs(e), abs(largest)) / fmt.u**terms))
+    return worst / LIMITS[terms]
+
+
+ALONG = ("softmax", "log_softmax", "logsumexp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALONG)
+@pytest.mark.parametrize("fmt", [FP32, BF16, FP16], ids=lambda f: f.name)
+def test_functions_along_a_dimension(name: str, fmt: Format) -> None:
+    for terms in (1, 2, 3, 4):
+        assert along(name, fmt, terms) <= 1, terms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", everyday(ALONG, [ALONG[1]]))
+def test_a_difference_that_is_a_component_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert along(name, FP32, 2) <= 1
+    collected = working.collected
+
+    def short(x: Components, terms: int) -> Components:
+        return (collected(x, 1)[0], *[torch.zeros_like(x[0])] * (terms - 1))
+
+    monkeypatch.setattr(working, "collected", short)
+    assert along(name, FP32, 2) > 2

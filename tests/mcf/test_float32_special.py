@@ -1,8 +1,9 @@
 """Special functions in float32 registers: errors against ball arithmetic, and what bounds catch.
 
-*Derived bound* (`mcf.bound(..., registers="float32")`), at the ends of the range and beside zeros.
-*Observed*: how near the start of erfinv is. Mutants: a table a component short, a limit of the
-format that is that of fewer components, a logarithm that is scaled beside a power of two.
+*Derived bound* (`mcf.bound(..., registers="float32")`), at the ends of the range, next to zeros and
+poles, and next to the numbers below which one term is all that counts. *Observed*: how near the
+start of erfinv is. Mutants: a table a component short, a limit of the format that is that of fewer
+components, a logarithm that is scaled next to a power of two, exponents beyond those of numbers.
 """
 
 from __future__ import annotations
@@ -17,37 +18,39 @@ import pytest
 import torch
 from flint import arb, ctx
 
+import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.elementary import bessel_jy, function_bounds, gamma_series, inverse_error
+from mcf.elementary import bessel_jy, function_bounds, gamma_series, inverse_error, polygamma
 from mcf.elementary.format import WORKING, computing_in
-from mcf.elementary.operator import IN_FLOAT32
+from mcf.elementary.operator import FUNCTIONS, IN_FLOAT32
 from mcf.elementary.tables import Components
-from mcf.kernels.formats import BF16, FP16, FP32, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from tests.helpers.elementary import inputs
 from tests.helpers.everyday import everyday
 from tests.helpers.special import often, part
-from tests.kernels.test_register_choice import Made
 
 pytestmark = pytest.mark.usefixtures("float32_registers")
 
-
+for _s in (3, 4, 5):
+    polygamma.zeta(_s)
 NAMES = sorted(IN_FLOAT32 & {*function_bounds.SPECIAL})
+ZETAS = ("zeta_3", "zeta_4", "zeta_5")
 KINDS = ("j0", "j1", "y0", "y1")
 
 
 def worst(name: str, fmt: Format, terms: int, count: int, seed: int) -> float:
-    """The largest error over the bound, of batches of some arguments."""
+    """Return the largest error over the bound, of batches of some arguments."""
     found = 0.0
     for (x,) in inputs(name, fmt, terms, count, seed):
-        found = max(found, *part(name, fmt, x, getattr(elementary, name)(x)))
+        found = max(found, *part(name, fmt, x, FUNCTIONS[name](x)))
     return found
 
 
 def at(name: str, *x: float) -> float:
-    """The error over the bound of a number of four components."""
+    """Return the error over the bound of a number of four components."""
     given = tuple(torch.tensor([c]) for c in (*x, *[0.0] * (4 - len(x))))
-    return part(name, FP32, given, getattr(elementary, name)(given))[0]
+    return part(name, FP32, given, FUNCTIONS[name](given))[0]
 
 
 @pytest.mark.sampled(every=31)
@@ -61,35 +64,25 @@ def test_bound(name: str) -> None:
 @pytest.mark.sampled(slow=3)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("fmt", [FP32, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *ZETAS])
 def test_bound_of_many(name: str, fmt: Format, terms: int) -> None:
-    assert 0 < worst(name, fmt, terms, 300, 20 + terms) <= 1
+    assert 0 < worst(name, fmt, terms, 20 if name in ZETAS else 300, 20 + terms) <= 1
 
 
-@pytest.mark.sampled(every=18)
-@pytest.mark.parametrize("name", everyday(NAMES, often))
-def test_no_tensor_of_float64_is_made(name: str) -> None:
-    x = inputs(name, FP32, 2, 20, 5)[0]
-    # Tables are made on the host, once.
-    getattr(elementary, name)(*x)
-    with Made() as made:
-        getattr(elementary, name)(*x)
-    assert torch.float64 not in made.dtypes
-    assert torch.float32 in made.dtypes
-
-
-def test_the_start_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fmt", [FP32, pytest.param(FP64, marks=pytest.mark.slow)], ids=str)
+def test_the_start_of_erfinv(fmt: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves what the terms of the inverse series are counted for."""
     monkeypatch.setattr(ctx, "prec", 300)
-    e = -torch.cat([torch.arange(1, 150), torch.arange(1, 30).repeat(8)])
-    m = 1 + torch.arange(len(e)).float().remainder(61) / 64
+    few, many, repeats = (150, 30, 8) if fmt is FP32 else (1075, 60, 40)
+    e = -torch.cat([torch.arange(1, few), torch.arange(1, many).repeat(repeats)])
+    m = 1 + torch.arange(len(e)).to(fmt.dtype).remainder(61) / 64
     e = torch.where(m > 1, e - 1, e)
-    with computing_in(FP32):
+    with computing_in(fmt):
         x = inverse_error.start(m, e)
     for given, row, k in zip(x.tolist(), m.tolist(), e.tolist(), strict=True):
         v = arb(given)
         d = (v.erfc() - arb(row) * arb(2) ** k) * (v * v).exp() * arb.pi().sqrt() / 2
-        assert abs(d * v) < arb(2) ** -(WORKING[FP32].start_bits + 2)
+        assert abs(d * v) < arb(2) ** -(WORKING[fmt].start_bits + 2)
 
 
 # A limit of the format, what is too early for four components or beyond the range, and a number
@@ -103,6 +96,9 @@ LIMITS = [
     ("vast", "i0e", 2.0**60, (2.0**63,)),
     ("vast", "j0", math.inf, (3e38,)),
     ("small", "y0", 2.0**-148, (2.0**-147,)),
+    ("apart", "polygamma_2", 60, (2.0**-21,)),
+    # 2^(-80 m) of smaller m is two numbers multiplied.
+    ("bottom", "polygamma_4", -2000, (-(2.0**80), 0.25)),
 ]
 
 
@@ -145,7 +141,7 @@ def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def zero_of(name: str) -> tuple[float, ...]:
-    """The first zero that is kept, but 0, to four components."""
+    """Return the first zero that is kept, but 0, to four components."""
     about = bessel_jy.about(name[0], int(name[1]))[name[0] == "j"]
     return components_of(Fraction(about.zero, bessel_jy._ONE), FP32, 4)
 
@@ -153,7 +149,7 @@ def zero_of(name: str) -> tuple[float, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", everyday(KINDS, ["j0"]))
 def test_a_zero_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside it the result has as many bits as there are below it in the range."""
+    """Next to it the result has as many bits as there are below it in the range."""
     x = zero_of(name)
     assert at(name, *x) <= 1
     whole = bessel_jy.parts_needed
@@ -196,3 +192,33 @@ def test_ends_of_the_range() -> None:
         ("i1", (-tiny,)), ("i1e", (3e38,)), ("spherical_bessel_j0", (3e38,)),
     ):  # fmt: skip
         assert at(name, *x) <= 1, (name, x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [2, 3, 4])
+def test_ends_of_the_range_of_polygamma(m: int) -> None:
+    """Below `least` m! / r^(m+1) alone, above with what is added: both keep the bound."""
+    with computing_in(FP32):
+        least = polygamma.tiny_below(m)
+    below, end, name = least * (1 - 2.0**-24), 2.0 ** -(120 // (m + 1)), f"polygamma_{m}"
+    for x in (
+        (least,), (below, least * 2.0**-26), (-least,), (-below,), (-1.0, least), (-2.0, -below),
+        (-3.0, least), (end,), (-end,), (-1.0, -end), (2.0**-149,), (-(2.0**-149),),
+        (-1.0, 2.0**-149), (63.99999,), (64.0,), (64.0, -(2.0**-149)), (2.0**20, 2.0**-60),
+        (2.0**31,), (2.0**60,), (3e38,), (-62.5, 2.0**-30), (-70.0, 0.25, 2.0**-60),
+        (-(2.0**20), 0.5, 2.0**-26, 2.0**-90), (-(2.0**40), -0.125), (-(2.0**80), 0.25),
+        (0.5, -(2.0**-149)), (0.5,), (-0.5, 2.0**-149),
+    ):  # fmt: skip
+        assert at(name, *x) <= 1, x
+    infinite = FUNCTIONS[name]((torch.tensor([2.0**-149, -(2.0**-149), 0.0, -2.0]),))
+    assert bool(infinite[0].isinf().all())
+
+
+def test_higher_orders_are_refused() -> None:
+    """Their tables have numbers beyond the range of float32."""
+    x = mcf.tensor([1.5], 2)
+    for order in (5, 32):
+        with pytest.raises(NotImplementedError, match=f"polygamma_{order} of fp32 components"):
+            torch.polygamma(order, x)
+        with pytest.raises(ValueError, match="has no form in float32 registers"):
+            mcf.bound(f"zeta_{order + 1}", 2)

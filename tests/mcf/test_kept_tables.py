@@ -113,7 +113,6 @@ def test_components_of_quotients(k: int) -> None:
     top, bottom = QUOTIENTS[k]
     expected = defined(Fraction(top, bottom), 5)
     assert fixed.parts(top, bottom, 5) == expected
-    assert fixed.components(Fraction(top, bottom), 5) == expected
 
 
 def test_what_a_table_leaves_out_the_formula_does_not() -> None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from mcf.elementary import bessel, error, gamma_series, polygamma, tables, working
+from mcf.elementary import bessel_series, error, gamma_series, polygamma, tables, working
 from mcf.elementary.error_steps import Steps
 from mcf.kernels import FP64
 from tests.helpers.adversarial import Draw
@@ -24,8 +24,8 @@ SERIES = {
     "k0e_series": gamma_series.DEGREES,
     "k1e_series": gamma_series.DEGREES,
     "erfinv_series": gamma_series.DEGREES,
-    "i0e_series": bessel.DEGREES,
-    "i1e_series": bessel.DEGREES,
+    "i0e_series": bessel_series.DEGREES,
+    "i1e_series": bessel_series.DEGREES,
 }
 
 
