@@ -45,7 +45,7 @@ def components_of(function: str, name: str, x: Any) -> Components:
 def check_terms(function: str, terms: int | None) -> None:
     """Raise ValueError if `terms` is not a valid number of components."""
     if terms is not None and (not isinstance(terms, int) or not 1 <= terms <= 4):
-        raise ValueError(f"{function}: terms must be 1 to 4 or None, got {terms!r}")
+        raise ValueError(f"{function}: terms must be an int from 1 to 4 or None, got {terms!r}")
 
 
 def _result(components: Components, *arguments: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from mcf.fourier import transform_bounds as fourier
 from mcf.fourier.functions import halved
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
+from mcf.kernels.choices import meant
 from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.kernels.register_choice import get_registers
 from mcf.reductions.sum_bounds import ROWS
@@ -142,7 +143,8 @@ def bound(
         last = polygamma.LAST
         orders = f"polygamma_5 to polygamma_{last}, zeta_3 to zeta_{last + 1}"
         known = ", ".join((*_OPERATIONS, orders, *SLOPES))
-        raise ValueError(f"no bound for operation {operation!r}; known are {known}")
+        near = meant(operation, (*_OPERATIONS, *SLOPES))
+        raise ValueError(f"no bound for operation {operation!r}{near}; known are {known}")
     register = _register(registers)
     if operation in ("fft", "rfft"):
         return _of_transform(operation, terms, dtype, count, registers)
@@ -183,7 +185,8 @@ def _of_derivative(
     following = polygamma.following(operation)
     if operation not in SLOPE_NAMES and following is None:
         known = ", ".join(SLOPE_NAMES)
-        raise ValueError(f"no bound for the derivative of {operation!r}; known are {known}")
+        near = meant(operation, SLOPE_NAMES)
+        raise ValueError(f"no bound for the derivative of {operation!r}{near}; known are {known}")
     if count is not None:
         raise ValueError(f"count is for sums; the derivative of {operation!r} takes none")
     _check(terms)
@@ -300,7 +303,7 @@ def _check_count(operation: str, count: int | None) -> None:
 
 def _check(terms: int) -> None:
     if isinstance(terms, bool) or terms not in (1, 2, 3, 4):
-        raise ValueError(f"terms must be 1 to 4, got {terms!r}")
+        raise ValueError(f"terms must be an int from 1 to 4, got {terms!r}")
 
 
 def _reduction(

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import Optimizer
 
 from mcf.kernels import registry
+from mcf.kernels.choices import check_choice
 from mcf.kernels.formats import format_of
 from mcf.optim import options, user_warnings, validation
 from mcf.optim.parameters import entries, expansions, randomness
@@ -154,7 +155,7 @@ class GroupedOptimizer(Optimizer):
             name = type(self).__name__
             check_composed(group["precision"], self.precisions, self.custom, name)
         validation.compute_dtype(options.dtype_of(group["compute_dtype"]))
-        validation.choice("low", group["low"], options.LOW)
+        check_choice("low", group["low"], options.LOW)
 
     def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters of a group, each with its name for error messages."""

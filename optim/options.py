@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor
 
+from mcf.kernels.choices import check_choice, meant
 from mcf.optim import validation
 from mcf.optim.parameters import randomness
 from mcf.optim.rule import formulas
@@ -185,8 +186,8 @@ def known(name: str, options: Options) -> None:
         if given not in DEFAULTS:
             allowed = ", ".join(DEFAULTS)
             raise TypeError(
-                f"{name}.__init__() got an unexpected keyword argument {given!r}; besides its own "
-                f"arguments it takes {allowed}"
+                f"{name}.__init__() got an unexpected keyword argument {given!r}"
+                f"{meant(given, DEFAULTS)}; besides its own arguments it takes {allowed}"
             )
 
 
@@ -226,8 +227,8 @@ def check(group: Group, mine: Collection[str]) -> None:
 def check_rounding(group: Group) -> None:
     """Raise for invalid values of `low`, `seed` and `stream_by`."""
     if group.get("stream_by") is not None:
-        validation.choice("stream_by", group["stream_by"], randomness.STREAM_BY)
-    validation.choice("low", group["low"], LOW)
+        check_choice("stream_by", group["stream_by"], randomness.STREAM_BY)
+    check_choice("low", group["low"], LOW)
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")
 

@@ -26,7 +26,7 @@ from mcf.kernels.formats import Format, format_of
 def check_format(terms: int, dtype: torch.dtype | None) -> Format:
     """Return the format of `dtype`, or of torch's default dtype; check that `terms` is 1 to 4."""
     if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
-        raise ValueError(f"terms must be 1 to {MAX_TERMS}, got {terms!r}")
+        raise ValueError(f"terms must be an int from 1 to {MAX_TERMS}, got {terms!r}")
     return format_of(torch.get_default_dtype() if dtype is None else dtype)
 
 

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from mcf.kernels.choices import check_choice
 from mcf.optim import options, user_warnings, validation
 from mcf.optim.checkpoint import in_order
 from mcf.optim.companions import wrap_storage as storage
@@ -47,7 +48,7 @@ def strategy_of_group(group: dict[str, Any]) -> Strategy:
     composed = None if name in STRATEGIES else parts(name)
     if name not in PRECISIONS and composed is None:
         _refuse_feedback(name in STRATEGIES, name)
-        validation.choice("precision", name, PRECISIONS)
+        check_choice("precision", name, PRECISIONS)
     _refuse_feedback(composed is not None and composed.feedback, name)
     return strategy_of(name).with_low(group["low"])
 

@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
-from mcf.optim import validation
+from mcf.kernels.choices import check_choice
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.precision import Precision
@@ -358,7 +358,7 @@ class CollageAdamW(AdamW):
         """Add a group as torch does; the group may have its own `mode`."""
         if isinstance(param_group, dict) and "mode" in param_group:
             mode = param_group["mode"]
-            validation.choice("mode", mode, self.precisions)
+            check_choice("mode", mode, self.precisions)
             rest = {name: option for name, option in param_group.items() if name != "mode"}
             param_group = {**rest, "precision": mode}
         super().add_param_group(param_group)
@@ -380,10 +380,10 @@ class CollageAdamW(AdamW):
     ) -> None:
         if "precision" in options:
             raise TypeError(
-                f"{type(self).__name__} names its precision mode; use mode='light', 'plus' or "
-                "'kahan', or AdamW, whose precision can be any"
+                f"{type(self).__name__} has no precision: the argument is mode='light', 'plus' or "
+                "'kahan'; AdamW takes any precision"
             )
-        validation.choice("mode", mode, self.precisions)
+        check_choice("mode", mode, self.precisions)
         super().__init__(
             params,
             lr,

@@ -244,10 +244,14 @@ def test_what_is_no_real_number_is_refused(data: Any, error: type, message: str)
 
 
 def test_terms_and_dtype_are_checked() -> None:
-    with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
+    with pytest.raises(ValueError, match="terms must be an int from 1 to 4, got 5"):
         mcf.tensor(1.0, terms=5)
-    with pytest.raises(TypeError, match=r"torch\.int32"):
-        mcf.tensor(1.0, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"an int from 1 to 4, got 2\.0"):
+        mcf.tensor(1.0, terms=2.0)  # type: ignore[arg-type]
+    given: Any
+    for given in (torch.int32, "float32"):
+        with pytest.raises(TypeError, match=rf"dtype must be one of torch.bfloat16.*got {given!r}"):
+            mcf.tensor(1.0, dtype=given)
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
