@@ -90,7 +90,7 @@ def bound(
     registers: str | None = None,
     derivative: bool = False,
 ) -> Guarantee:
-    """Return how large the error of an operation on expansions can be.
+    """Return the bound of the error of an operation on expansions.
 
     With t the exact result on the given components a result r satisfies
 
@@ -102,8 +102,9 @@ def bound(
     "fma". For special functions with reflections or oscillations their docstrings define it: the
     magnitudes of the terms of a reflection, a modulus, or the effect of a relative change of x;
     below 0 it is for polygamma_m of even order m the sum of all m! / |x + k|^(m + 1), for zeta_s of
-    odd s, which is zeta(s, x), that of 1 / |x + k|^s. Elsewhere it is 0. So of_terms times the
-    condition number T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
+    odd s, which is zeta(s, x), that of 1 / |x + k|^s. Elsewhere T is 0. So of_terms times the
+    condition number T / |t| is a relative error. For operations not named here, and for the
+    2-norm, of_terms is 0.
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",
@@ -125,15 +126,15 @@ def bound(
             in force, "auto" being that of a device with float64. It matters to the last group and
             to elementary functions, of which not all have a form in float32 registers.
         derivative: whether t and r are the derivative by an operand, times a gradient that is
-            exact. All functions of numbers have it: arithmetic, elementary functions and some that
-            have no other answer here, "silu" or "prod" (`docs/numerics.md` names them). T is then
+            exact. All functions of numbers have it: arithmetic, elementary functions and some,
+            such as "silu" and "prod", that have a bound only here (`docs/numerics.md`). T is then
             that of the function which the derivative is; where the derivative is a difference of
             oscillating terms, the sum of their magnitudes.
 
     Raises:
         ValueError: for another operation, number of terms or choice of registers; for an elementary
             function in float32 registers; for a count that is missing, not
-            wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
+            wanted, below 1, or of more coefficients than the bound of "polyval" holds for.
         TypeError: for another dtype, or a count that is no int.
     """
     if derivative:

@@ -292,9 +292,12 @@ def signature(constructor: Callable[..., None]) -> inspect.Signature:
         types = inspect.get_annotations(Options)
         kept += [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=types[name]
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=DEFAULTS[name],
+                annotation=of.__forward_arg__,
             )
-            for name in types
+            for name, of in types.items()
             if name in DEFAULTS
         ]
     return found.replace(parameters=kept)

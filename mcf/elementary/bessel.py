@@ -506,9 +506,9 @@ def i1e(x: Components, fmt: Format, terms: int) -> Components:
     bound=lambda e: (max(sin_cos_error(e)) + e.div() + underflow(e), 0.0),
 )
 def spherical_bessel_j0(x: Components, fmt: Format, terms: int) -> Components:
-    """The spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
+    """Return the spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
 
-    Relative to the result everywhere: the angle is reduced exactly whatever its size.
+    The bound is relative to the result everywhere, next to zeros too: the angle is reduced exactly.
     """
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = (y[0].abs() >= working().tiny) & y[0].isfinite()

@@ -151,7 +151,7 @@ def components(x: Fraction, count: int) -> tuple[float, ...]:
 
 
 def parts(numerator: int, denominator: int, count: int) -> tuple[float, ...]:
-    """Return the `components` of a quotient without reducing it, which would take longest."""
+    """Return the `components` of a quotient, without the slow reduction to lowest terms."""
     out = []
     for _ in range(count):
         # Python divides integers of any size with one rounding.

@@ -26,9 +26,9 @@ def fused(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable
         fast = torch.compile(step, backend=mcf.fused)   # "mcf" where the package is installed
 
     Operations on expansions, sums and products along dimensions of at most 256 numbers, views,
-    copies and constants become statements on the numbers of one system, and these become one
-    kernel. If no result of x[k, ...] depends on x[j, ...], then k counts systems, which are the
-    lanes of the kernel, as for `torch.func.vmap`; likewise for several leading dimensions.
+    copies and constants become the statements of one kernel. Where no result of x[k, ...] depends
+    on x[j, ...], each k is a lane of the kernel, as a sample is in `torch.func.vmap`; likewise for
+    several leading dimensions.
     Operations without statements, or beyond the limit of a kernel, run unchanged between kernels;
     the logger "mcf.fusion" reports them. The torch executor has no kernels.
 

@@ -344,7 +344,7 @@ class CollageAdamW(AdamW):
         weight_decay: see `AdamW`.
         amsgrad: see `AdamW`.
         mode: `"light"` (option B of the paper, the parameter as an expansion), `"plus"` (option C,
-            the second moment and beta2 too) or `"kahan"`, their special case.
+            the second moment and beta2 too) or `"kahan"` (a special case of light).
         compute_dtype: see `AdamW`; the parameter's dtype gives the paper's arithmetic.
         maximize: see `AdamW`.
         track_metrics: see `AdamW`.
