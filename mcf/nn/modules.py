@@ -43,11 +43,11 @@ class MCFLinear(nn.Module):
         bound = 1 / math.sqrt(in_features) if in_features else 0.0
         shape = (out_features, in_features)
         w = rand(shape, **options)
-        self.weight = nn.Parameter((w * 2 - 1) * bound)  # type: ignore[arg-type]
+        self.weight = nn.Parameter((w * 2 - 1) * bound)
         self.bias = None
         if bias:
             b = rand(out_features, **options)
-            self.bias = nn.Parameter((b * 2 - 1) * bound)  # type: ignore[arg-type]
+            self.bias = nn.Parameter((b * 2 - 1) * bound)
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [..., in] to [..., out]; a plain input is promoted."""
