@@ -31,6 +31,8 @@ from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.formats import format_of
 from mcf.reductions.rows import Components, Dim, Rows
 
+__all__ = ["dot", "mean", "norm", "std", "sum", "var"]
+
 
 def components_of(function: str, name: str, x: Any) -> Components:
     """Return the components of an argument (a plain tensor is one); raise TypeError otherwise."""

@@ -60,6 +60,17 @@ def _tensors(*values: Any) -> tuple[Tensor, ...]:
     )
 
 
+__all__ = [
+    "acos", "acosh", "add", "airy_ai", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos",
+    "cosh", "digamma", "div", "erf", "erfc", "erfcx", "erfinv", "exp", "expm1", "floor", "fma",
+    "fmod", "gelu", "gelu_tanh", "hypot", "i0", "i0e", "i1", "i1e", "j0", "j1", "k0", "k0e", "k1",
+    "k1e", "lgamma", "log", "log1p", "log2", "log10", "log_ndtr", "log_softmax", "logsumexp", "mul",
+    "ndtri", "normal_cdf", "normal_pdf", "pow", "reciprocal", "remainder", "round", "rsqrt",
+    "sigmoid", "sin", "sinh", "softmax", "spherical_bessel_j0", "sqrt", "square", "sub", "tan",
+    "tanh", "trigamma", "trunc", "y0", "y1",
+]  # fmt: skip
+
+
 class Function(Protocol):
     """An operation or function: it returns an expansion, a tuple or a tensor as it is given one."""
 

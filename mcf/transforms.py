@@ -21,6 +21,8 @@ from torch import Tensor
 from mcf.kernels import operations as _operations
 from mcf.kernels.operators import RENORMALIZE
 
+__all__ = ["fast_two_sum", "grow", "renormalize", "scale", "split", "two_prod", "two_sum"]
+
 Pair = tuple[Tensor, Tensor]
 
 

@@ -23,6 +23,11 @@ from mcf.expansions.promotion import integer_components
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels.formats import Format, format_of
 
+__all__ = [
+    "arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "tensor", "zeros",
+    "zeros_like",
+]  # fmt: skip
+
 
 def check_format(terms: int, dtype: torch.dtype | None) -> Format:
     """Return the format of `dtype`, or of torch's default dtype; check that `terms` is 1 to 4."""

@@ -16,6 +16,8 @@ from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import Format, format_of
 
+__all__ = ["rand", "rand_like", "randn", "randn_like"]
+
 # A float64 holds an integer of this many bits.
 _CHUNK = 48
 

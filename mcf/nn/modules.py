@@ -15,8 +15,7 @@ import math
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from mcf.expansions import ones, zeros
-from mcf.expansions.creation import FormatOptions
+from mcf.expansions.creation import FormatOptions, ones, zeros
 from mcf.expansions.random import rand, randn
 from mcf.nn import functional
 
