@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 from torch._tensor_str import PRINT_OPTS
 
@@ -15,55 +16,37 @@ from mcf.kernels.formats import Format
 
 @dataclasses.dataclass
 class Options:
-    """The options set by `set_printoptions`; None where an option is not set."""
+    """The options of printing; None where one is not set.
+
+    `precision` counts significant digits, and `decimals`, which only PyTorch sets, digits after the
+    point.
+    """
 
     precision: int | None = None
-    threshold: float | None = None
-    edgeitems: int | None = None
-    linewidth: int | None = None
+    threshold: Any = None
+    edgeitems: Any = None
+    linewidth: Any = None
     sci_mode: bool | None = None
+    decimals: int | None = None
 
 
-OPTIONS = Options()
+# The options set by `set_printoptions`, and the defaults.
+OPTIONS, DEFAULTS = Options(), Options(threshold=1000, edgeitems=3, linewidth=100)
 
 
-@dataclasses.dataclass(frozen=True)
-class Printing:
-    """The effective options: `digits` are significant digits, `decimals` digits after the point."""
-
-    digits: int | None
-    decimals: int | None
-    threshold: float
-    edgeitems: int
-    linewidth: int
-    sci_mode: bool | None
-
-
-def in_force() -> Printing:
+def in_force() -> Options:
     """Return the effective options: ours if set, else PyTorch's if not default, else defaults.
 
     So `torch.set_printoptions(precision=4)`, which is PyTorch's default, has no effect.
     """
-    usual = type(PRINT_OPTS)()
-
-    def of_torch(name: str) -> object:
-        value = getattr(PRINT_OPTS, name)
-        return None if value == getattr(usual, name) else value
-
-    def either(name: str, default: object) -> object:
-        for value in (getattr(OPTIONS, name), of_torch(name)):
-            if value is not None:
-                return value
-        return default
-
-    chosen = {
-        "threshold": either("threshold", 1000),
-        "edgeitems": either("edgeitems", 3),
-        "linewidth": either("linewidth", 100),
-        "sci_mode": either("sci_mode", None),
-    }
-    decimals = of_torch("precision") if OPTIONS.precision is None else None
-    return Printing(digits=OPTIONS.precision, decimals=decimals, **chosen)  # type: ignore[arg-type]
+    found, usual = dataclasses.replace(OPTIONS), type(PRINT_OPTS)()
+    for ours in ("decimals", "threshold", "edgeitems", "linewidth", "sci_mode"):
+        name = "precision" if ours == "decimals" else ours
+        if getattr(OPTIONS, name) is None:
+            value = getattr(PRINT_OPTS, name)
+            default = getattr(DEFAULTS, ours)
+            setattr(found, ours, default if value == getattr(usual, name) else value)
+    return found
 
 
 def set_printoptions(
@@ -144,7 +127,7 @@ def placed(negative: bool, found: digits.Digits, sci_mode: bool | None = None) -
     return f"{sign}{text[0]}.{text[1:]}e{power:+03d}"
 
 
-def element(fmt: Format, exact: bool, options: Printing) -> Element:
+def element(fmt: Format, exact: bool, options: Options) -> Element:
     """Return the function that prints one number, given its components.
 
     Args:
@@ -161,8 +144,8 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
         if n == 0:
             return "-0." if math.copysign(1.0, parts[0]) < 0 else "0."
         negative, n = n < 0, abs(n)
-        if options.digits is not None:
-            found = digits.significant(n, d, min(options.digits, digits.MOST))
+        if options.precision is not None:
+            found = digits.significant(n, d, min(options.precision, digits.MOST))
         elif exact:
             found = digits.shortest([-x for x in parts] if negative else parts, fmt)
         else:
@@ -172,7 +155,7 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
     return show
 
 
-def _decimals(rows: Sequence[Sequence[float]], options: Printing) -> Element:
+def _decimals(rows: Sequence[Sequence[float]], options: Options) -> Element:
     """Return the function that prints numbers with a fixed count of digits after the point.
 
     All get an exponent if the largest is above 1e8 or 1000 times the smallest, or the smallest
@@ -231,7 +214,7 @@ def shown(shape: Sequence[int]) -> list[list[int | None]]:
 
 
 def _nested(
-    shape: tuple[int, ...], texts: Iterator[str], width: int, indent: int, options: Printing
+    shape: tuple[int, ...], texts: Iterator[str], width: int, indent: int, options: Options
 ) -> str:
     places = shown(shape)
 

@@ -74,20 +74,16 @@ def _check_plain(name: str, c: Any) -> None:
 
 
 def _check_alike(name: str, k: int, c: Tensor, first: Tensor) -> None:
-    for what in ("dtype", "device"):
-        if getattr(c, what) != getattr(first, what):
-            raise TypeError(
-                f"{name}[{k}] must have the {what} of {name}[0], {getattr(first, what)}, got "
-                f"{getattr(c, what)}"
-            )
-    for what, given, allowed in (
-        ("shape", c.shape, first.shape),
-        ("strides", c.stride(), first.stride()),
+    more = " (mcf.from_components broadcasts and copies)"
+    for error, what, given, allowed, advice in (
+        (TypeError, "dtype", c.dtype, first.dtype, ""),
+        (TypeError, "device", c.device, first.device, ""),
+        (ValueError, "shape", [*c.shape], [*first.shape], more),
+        (ValueError, "strides", [*c.stride()], [*first.stride()], more),
     ):
         if given != allowed:
-            raise ValueError(
-                f"{name}[{k}] must have the {what} of {name}[0], {list(allowed)}, got "
-                f"{list(given)} (mcf.from_components broadcasts and copies)"
+            raise error(
+                f"{name}[{k}] must have the {what} of {name}[0], {allowed}, got {given}{advice}"
             )
 
 

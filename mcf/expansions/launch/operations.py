@@ -20,7 +20,7 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.elementary.fused import Formula
-from mcf.elementary.operator import CHUNK, apply
+from mcf.elementary.operator import apply
 from mcf.expansions.components import write
 from mcf.expansions.dispatch.recorded import functorch, modes
 from mcf.expansions.launch.calls import SMALL, looked_up
@@ -307,32 +307,13 @@ def _complete(
     name: str, groups: Sequence[Components], parts: Components, left: Sequence[range]
 ) -> None:
     """Write the ranges that a function's kernel has left out, by the function's operator."""
-    flat = [[c.view(-1) for c in group] for group in groups]
-    targets = [c.view(-1) for c in parts]
-    for some in _together(left, CHUNK):
-        given = [tuple([_gathered(c, some) for c in group]) for group in flat]
-        out = apply(name, *given)
-        lengths = [*map(len, some)]
-        write(
-            [t[r.start : r.stop] for t in targets for r in some],
-            [piece for c in out for piece in torch.split_with_sizes(c, lengths)],
-        )
 
+    def pieces(c: Tensor) -> list[Tensor]:
+        return [c.view(-1)[r.start : r.stop] for r in left]
 
-def _together(left: Sequence[range], most: int) -> list[list[range]]:
-    """Split and group ranges into lists of at most `most` elements."""
-    found: list[list[range]] = []
-    capacity = 0
-    for r in left:
-        for start in range(r.start, r.stop, most):
-            piece = range(start, min(start + most, r.stop))
-            if len(piece) > capacity:
-                found.append([])
-                capacity = most
-            found[-1].append(piece)
-            capacity -= len(piece)
-    return found
-
-
-def _gathered(c: Tensor, some: Sequence[range]) -> Tensor:
-    return torch.cat([c[r.start : r.stop] for r in some])
+    out = apply(name, *(tuple([torch.cat(pieces(c)) for c in group]) for group in groups))
+    lengths = [*map(len, left)]
+    write(
+        [piece for c in parts for piece in pieces(c)],
+        [piece for c in out for piece in torch.split_with_sizes(c, lengths)],
+    )
