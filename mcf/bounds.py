@@ -146,17 +146,16 @@ def bound(
         known = ", ".join((*_OPERATIONS, orders, *SLOPES))
         near = meant(operation, (*_OPERATIONS, *SLOPES))
         raise ValueError(f"no bound for operation {operation!r}{near}; known are {known}")
+    _check(terms)
     register = _register(registers)
     if operation in ("fft", "rfft"):
         return _of_transform(operation, terms, dtype, count, registers)
     if operation in ROWS:
         return _reduction(operation, terms, dtype, count, register)
     if operation == "renormalize":
-        _check(terms)
         return bounds.bound(operation, terms, dtype, count=count)
     if count is not None:
         raise ValueError(f"count is for {', '.join(ROWS)}; {operation!r} takes none, got {count!r}")
-    _check(terms)
     if operation in _COMPLEX:
         return _of_complex(operation, terms, dtype)
     if operation not in _REAL and not ordered:
@@ -269,10 +268,8 @@ def _register(name: str | None) -> Format:
 def _of_transform(
     operation: str, terms: int, dtype: torch.dtype, count: int | None, registers: str | None
 ) -> Guarantee:
-    _check(terms)
     fmt = format_of(dtype)
-    _check_count(operation, count)
-    assert count is not None
+    count = _checked_count(operation, count)
     used: list[Guarantee] = []
 
     def real(name: str, terms: int, dtype: torch.dtype, count: int | None) -> Guarantee:
@@ -293,13 +290,14 @@ def _of_transform(
     )
 
 
-def _check_count(operation: str, count: int | None) -> None:
+def _checked_count(operation: str, count: int | None) -> int:
     if count is None:
         raise ValueError(f"the bound of {operation!r} needs count=, the number of elements")
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"count must be an int, got {type(count).__name__}")
     if count < 1:
         raise ValueError(f"count must be 1 or more, got {count}")
+    return count
 
 
 def _check(terms: int) -> None:
@@ -310,10 +308,8 @@ def _check(terms: int) -> None:
 def _reduction(
     operation: str, terms: int, dtype: torch.dtype, count: int | None, register: Format
 ) -> Guarantee:
-    _check(terms)
     fmt = format_of(dtype)
-    _check_count(operation, count)
-    assert count is not None
+    count = _checked_count(operation, count)
     row = ROWS[operation]
     found, proven = row.bound(fmt, terms, count, register), row.proven(fmt, terms, register)
     return Guarantee(
