@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 
+from mcf.convert.few import ratio
 from mcf.convert.numbers import nearest
 from mcf.kernels.formats import Format
 
@@ -51,14 +52,6 @@ def significant(n: int, d: int, count: int) -> Digits:
     return q, power
 
 
-def whole(parts: Sequence[float]) -> tuple[int, int]:
-    """Return integers n and d, d a power of two, with n / d the sum of finite floats."""
-    terms = [(int(m * 2.0**53), e - 53) for m, e in map(math.frexp, parts) if m]
-    low = min((e for _, e in terms), default=0)
-    low = min(low, 0)
-    return sum(m << (e - low) for m, e in terms), 1 << -low
-
-
 def held(n: int, d: int, fmt: Format, terms: int) -> int:
     """Return how many decimal digits the expansions around n / d > 0 can hold.
 
@@ -79,7 +72,7 @@ def shortest(parts: Sequence[float], fmt: Format) -> Digits:
         parts: the components.
         fmt: their format.
     """
-    n, d = whole(parts)
+    n, d = ratio(parts)
     terms = len(parts)
     target = nearest(n, d, fmt, terms)
     if not math.isfinite(target[0]):

@@ -11,6 +11,7 @@ from typing import Any
 from torch._tensor_str import PRINT_OPTS
 
 from mcf.convert import digits, spec
+from mcf.convert.few import ratio
 from mcf.kernels.formats import Format
 
 
@@ -140,7 +141,7 @@ def element(fmt: Format, exact: bool, options: Options) -> Element:
     def show(parts: Sequence[float]) -> str:
         if not math.isfinite(parts[0]):
             return repr(parts[0])
-        n, d = digits.whole(parts)
+        n, d = ratio(parts)
         if n == 0:
             return "-0." if math.copysign(1.0, parts[0]) < 0 else "0."
         negative, n = n < 0, abs(n)
