@@ -283,24 +283,13 @@ def _in_part(a: Tensor, b: Tensor) -> bool:
     """Return whether overlapping tensors overlap in part, as torch's `get_overlap_status`."""
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
-    if not (_is_dense(a) and _is_dense(b)):
+    if not all(map(_is_dense, (a, b))):
         return False
     same = _address(a) == _address(b) and a.nbytes == b.nbytes
     return not (same and a.stride() == b.stride())
 
 
-def _is_dense(t: Tensor) -> bool:
-    """Return whether a tensor is dense in memory, in some order of its dimensions."""
-    expected = 1
-    for step, n in sorted(zip(t.stride(), t.shape, strict=True)):
-        if n != 1:
-            if step != expected:
-                return False
-            expected *= n
-    return True
-
-
-_address = Tensor.data_ptr
+_address, _is_dense = Tensor.data_ptr, torch.ops.aten.is_non_overlapping_and_dense.default
 
 
 def _complete(
