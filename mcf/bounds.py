@@ -322,18 +322,3 @@ def _reduction(
         of_terms=float(found.absolute),
         requires=row.requires(fmt, terms, register),
     )
-
-
-def slopes_markdown() -> str:
-    """Return the table as `docs/numerics.md` shows it."""
-    columns = ((1, torch.float64), (2, torch.float64), (3, torch.float64), (4, torch.float64))
-    named: dict[str, list[str]] = {}
-    for name in DERIVATIVES:
-        found = [
-            bound(name, n, dtype, derivative=True).relative * 2.0 ** (53 * n)
-            for n, dtype in columns
-        ]
-        named.setdefault(" | ".join(f"{v:.4g}" for v in found), []).append(f"`{name}`")
-    lines = ["| derivative of | n = 1 | 2 | 3 | 4 |", "|---" * 5 + "|"]
-    lines += [f"| {', '.join(names)} | {cells} |" for cells, names in named.items()]
-    return "\n".join(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from typing import Any
 
 from torch._tensor_str import PRINT_OPTS
@@ -101,18 +100,7 @@ def set_printoptions(
         setattr(OPTIONS, name, value)
 
 
-Number = Fraction | float
 Element = Callable[[Sequence[float]], str]
-
-
-def decimal(value: Number, count: int, sci_mode: bool | None = None) -> str:
-    """Return the number rounded to `count` significant decimal digits, ties to even."""
-    if isinstance(value, float):
-        return "-0." if value == 0 else repr(value)
-    if value == 0:
-        return "0."
-    found = digits.significant(abs(value.numerator), value.denominator, min(count, digits.MOST))
-    return placed(value < 0, found, sci_mode)
 
 
 def placed(negative: bool, found: digits.Digits, sci_mode: bool | None = None) -> str:

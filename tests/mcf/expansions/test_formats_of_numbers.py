@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.convert import digits, printing
+from mcf.convert import digits
 from mcf.convert.numbers import components_of
 from mcf.kernels.formats import FORMATS, FP32, FP64, Format
 from tests.mcf.expansions.inputs import hard
@@ -220,4 +220,3 @@ def test_printing_takes_a_few_times_as_long_as_torch() -> None:
         return min(times)
 
     assert least(lambda: repr(x)) < 30 * least(lambda: repr(plain))
-    assert printing.decimal(Fraction(1, 3), 3) == "0.333"
