@@ -11,6 +11,7 @@ from mcf.elementary import declarations, polygamma
 from mcf.elementary.declarations import PROGRAMS, SlopeBound, composed, product_of, quotient_by
 from mcf.elementary.function_bounds import FUNCTIONS, SLOPES, SPECIAL, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
+from mcf.expansions.components import check_terms
 from mcf.fourier import transform_bounds as fourier
 from mcf.fourier.functions import halved
 from mcf.kernels import bounds
@@ -146,7 +147,7 @@ def bound(
         known = ", ".join((*_OPERATIONS, orders, *SLOPES))
         near = meant(operation, (*_OPERATIONS, *SLOPES))
         raise ValueError(f"no bound for operation {operation!r}{near}; known are {known}")
-    _check(terms)
+    check_terms(terms)
     register = _register(registers)
     if operation in ("fft", "rfft"):
         return _of_transform(operation, terms, dtype, count, registers)
@@ -189,7 +190,7 @@ def _of_derivative(
         raise ValueError(f"no bound for the derivative of {operation!r}{near}; known are {known}")
     if count is not None:
         raise ValueError(f"count is for sums; the derivative of {operation!r} takes none")
-    _check(terms)
+    check_terms(terms)
     fmt = format_of(dtype)
     unit, eta = float(fmt.u**terms), float(fmt.min_subnormal)
     used: list[Guarantee] = []
@@ -298,11 +299,6 @@ def _checked_count(operation: str, count: int | None) -> int:
     if count < 1:
         raise ValueError(f"count must be 1 or more, got {count}")
     return count
-
-
-def _check(terms: int) -> None:
-    if isinstance(terms, bool) or terms not in (1, 2, 3, 4):
-        raise ValueError(f"terms must be an int from 1 to 4, got {terms!r}")
 
 
 def _reduction(

@@ -48,6 +48,12 @@ def check_components(components: Any, name: str = "components") -> Sequence[Tens
     return components
 
 
+def check_terms(terms: Any) -> None:
+    """Raise ValueError if `terms` is not a valid number of components."""
+    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
+        raise ValueError(f"terms must be an int from 1 to {MAX_TERMS}, got {terms!r}")
+
+
 def _tracing() -> tuple[type[Tensor], ...]:
     """Return torch's types that represent plain tensors while a function is traced."""
     from torch._subclasses.fake_tensor import FakeTensor

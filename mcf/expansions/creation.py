@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from mcf.convert.numbers import components_of
 from mcf.convert.parse import DIMENSIONS, beyond, cut, exact, flatten, printed
 from mcf.convert.rounding import convert
-from mcf.expansions.components import MAX_TERMS
+from mcf.expansions.components import check_terms
 from mcf.expansions.dispatch.recorded import unmapped, watched
 from mcf.expansions.dispatch.scalars import one
 from mcf.expansions.progressions import progression
@@ -31,8 +31,7 @@ __all__ = [
 
 def check_format(terms: int, dtype: torch.dtype | None) -> Format:
     """Return the format of `dtype`, or of torch's default dtype; check that `terms` is 1 to 4."""
-    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
-        raise ValueError(f"terms must be an int from 1 to {MAX_TERMS}, got {terms!r}")
+    check_terms(terms)
     return format_of(torch.get_default_dtype() if dtype is None else dtype)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from mcf.expansions.interchange import numpy_ufuncs
 from mcf.expansions.operators import operand
@@ -39,28 +40,11 @@ def of_numpy(*names: str) -> Callable[[Function], Function]:
     return register
 
 
-def _first(given: Any) -> MCFTensor | None:
-    """Return the first expansion among arguments and in their lists."""
-    if isinstance(given, MCFTensor):
-        return given
-    if isinstance(given, dict):
-        given = list(given.values())
-    if isinstance(given, (list, tuple)):
-        return next((x for x in map(_first, given) if x is not None), None)
-    return None
-
-
 def _torchs(given: Any, like: MCFTensor) -> Any:
-    """Convert arrays among arguments to plain tensors, or to expansions if torch lacks the type."""
-    if isinstance(given, np.ndarray):
-        return operand(like, given)
+    """Convert an array to a plain tensor, or to an expansion if torch lacks the type."""
     if isinstance(given, (np.bool_, np.integer)):
         return given.item()
-    if isinstance(given, (list, tuple)):
-        return type(given)(_torchs(x, like) for x in given)
-    if isinstance(given, dict):
-        return {name: _torchs(x, like) for name, x in given.items()}
-    return given
+    return operand(like, given) if isinstance(given, np.ndarray) else given
 
 
 def __array_function__(
@@ -82,14 +66,16 @@ def __array_function__(
             f"numpy.{name}: out must be an expansion tensor, got {type(out).__name__}; an array "
             "would round the result"
         )
-    like = _first((args, kwargs))
+    leaves = tree_leaves((args, kwargs))
+    like = next((x for x in leaves if isinstance(x, MCFTensor)), None)
     if like is None:
         raise TypeError(f"numpy.{name}: out is an expansion tensor and no argument is")
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         raise numpy_ufuncs.refused(name, f"of expansions: {error}") from None
-    result = function(*_torchs(args, like), **_torchs(kwargs, like))
+    args, kwargs = tree_map(lambda x: _torchs(x, like), (args, kwargs))
+    result = function(*args, **kwargs)
     return result if out is None else out.copy_(result)
 
 
