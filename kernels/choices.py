@@ -18,7 +18,6 @@ def check_choice(argument: str, value: Any, allowed: Iterable[str]) -> None:
 
 def meant(value: Any, names: Iterable[str]) -> str:
     """Return " (did you mean 'name'?)" with the name most like a value, or "" without one."""
-    lowered = {name.lower(): name for name in names}
     # Below 0.7 the matches of short names are other names: 'sin' for 'min'.
-    found = difflib.get_close_matches(str(value).lower(), lowered, 1, 0.7)
-    return f" (did you mean {lowered[found[0]]!r}?)" if found else ""
+    found = difflib.get_close_matches(str(value).lower(), [*names], 1, 0.7)
+    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -294,6 +294,10 @@ def test_factories() -> None:
     assert mcf.zeros(2, 3).shape == mcf.zeros((2, 3)).shape == (2, 3)
     like = mcf.ones_like(torch.zeros(3, dtype=torch.float64))
     assert (like.dtype, like.terms, like.tolist()) == (torch.float64, 2, [1, 1, 1])
+    like = mcf.zeros_like(torch.zeros(3, device="meta"), terms=3, dtype=None)
+    assert (like.dtype, like.terms, like.device.type) == (torch.float32, 3, "meta")
+    drawn = mcf.rand_like(mcf.ones(2, terms=4, dtype=torch.float64), device=None, terms=None)
+    assert (drawn.dtype, drawn.terms, drawn.shape) == (torch.float64, 4, (2,))
     assert mcf.ones(2, requires_grad=True).is_leaf
 
 
