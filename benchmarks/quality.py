@@ -168,7 +168,6 @@ def main(argv: list[str] | None = None) -> None:
     results = ROOT / "benchmarks" / "results" / f"quality-{machine(CPU)}.jsonl"
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--report", action="store_true", help="only report what there is")
-    parser.add_argument("--image", type=Path, default=ROOT / "docs" / "images" / "quality.png")
     arguments = parser.parse_args(argv)
     if arguments.first % arguments.stack or arguments.seeds % arguments.stack:
         parser.error(
@@ -183,7 +182,7 @@ def main(argv: list[str] | None = None) -> None:
                 study(arguments, arguments.results)
         except Timeout:
             parser.error(f"another process writes {arguments.results}")
-    report.show(read(arguments.results), arguments.image)
+    report.show(read(arguments.results))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
-"""The table and the plot of `quality.py`, from its rows."""
+"""The table of `quality.py`, from its rows."""
 
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
-import strategy_report
 from harness import table
 from strategy_variants import TRUTH
 
@@ -23,40 +21,36 @@ def told(values: list[float]) -> str:
     return f"{statistics.fmean(values):+.4f} ± {standard_error(values):.4f} ({len(values)})"
 
 
-def show(rows: Rows, image: Path) -> None:
-    """Print the table of differences to float32 masters; draw them over bytes per parameter."""
+def show(rows: Rows) -> None:
+    """Print the table of differences to float32 masters."""
     if not rows:
         print("nothing to report yet")
         return
-    # A panel, and a column, is a task with a beta2; runs of other lengths are no pairs.
-    panels = list(dict.fromkeys(_panel(row) for row in sorted(rows, key=_order)))
+    # A column is a task with a beta2; runs of other lengths are no pairs.
+    columns = list(dict.fromkeys(_column(row) for row in sorted(rows, key=_order)))
     found = differences(rows)
     size = {row["variant"]: row["bytes_per_param"] for row in rows}
     lines = [
         {"variant": name, "bytes/param": f"{size[name]:.2f}",
          **{p: told(list(found[name, p].values())) if (name, p) in found and name != TRUTH else ""
-            for p in panels},
-         "all": _pooled([found[name, p] for p in panels if (name, p) in found])}
+            for p in columns},
+         "all": _pooled([found[name, p] for p in columns if (name, p) in found])}
         for name in sorted(size, key=lambda n: (-size[n], n)) if name != TRUTH
     ]  # fmt: skip
-    seeds = {p: len(found.get((TRUTH, p), ())) for p in panels}
+    seeds = {p: len(found.get((TRUTH, p), ())) for p in columns}
     print(f"{len(rows)} trainings; {TRUTH} has these numbers of seeds: {seeds}")
     if lines:
         print("Loss less that of the same start and batches with float32 master weights, in nats:")
         print("mean ± standard error (pairs); all: each seed's mean over the columns.\n")
         print(table(lines, list(lines[0])))
-        named = [{**row, "beta2": _panel(row)} for row in rows]
-        gaps = {key: list(values.values()) for key, values in found.items()}
-        strategy_report.draw(named, gaps, {p: p for p in panels}, image)
-        print(f"\n{image}")
 
 
 def differences(rows: Rows) -> dict[tuple[str, str], dict[str, float]]:
-    """For each (variant, panel), the loss less that of TRUTH by seed, where both are there."""
-    truth = {(_panel(r), r["seed"]): r["val_loss"] for r in rows if r["variant"] == TRUTH}
+    """For each (variant, column), the loss less that of TRUTH by seed, where both are there."""
+    truth = {(_column(r), r["seed"]): r["val_loss"] for r in rows if r["variant"] == TRUTH}
     found: dict[tuple[str, str], dict[str, float]] = {}
     for r in rows:
-        if (key := (_panel(r), r["seed"])) in truth:
+        if (key := (_column(r), r["seed"])) in truth:
             found.setdefault((r["variant"], key[0]), {})[r["seed"]] = r["val_loss"] - truth[key]
     return found
 
@@ -69,7 +63,7 @@ def _pooled(columns: list[dict[str, float]]) -> str:
     return told([statistics.fmean(column[s] for column in columns) for s in seeds])
 
 
-def _panel(row: dict[str, Any]) -> str:
+def _column(row: dict[str, Any]) -> str:
     return f"{row['task']}, {row['steps']} steps, beta2={row['beta2']}"
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/strategies.py                  # the model of `make pretrain`, hours
     python benchmarks/strategies.py --quick          # a seventh of its size, 300 steps each
-    python benchmarks/strategies.py --report         # table and plot of what there is
+    python benchmarks/strategies.py --report         # table of what there is
 
 Every variant starts from the same weights and sees the same batches, for each seed and beta2. Rows
 are appended to a CSV as runs end; started again, the script goes on where it was, and several
@@ -240,7 +240,7 @@ def main() -> None:
         # Steps are timed in turns, so a table of some variants would not stand next to the others.
         if not chosen:
             speed(paths[1], found, device)
-    report.show(paths, ROOT / "docs" / "images" / "strategies.png")
+    report.show(paths)
 
 
 if __name__ == "__main__":

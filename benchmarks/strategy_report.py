@@ -1,4 +1,4 @@
-"""The table and the plot of `strategies.py`, from its CSV files."""
+"""The table of `strategies.py`, from its CSV files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,8 @@ def _with_error(values: list[float] | None) -> str:
     return f"{statistics.fmean(values):+.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
-def show(paths: list[Path], image: Path) -> None:
-    """Print the table; draw bytes per parameter against the distance from float32 masters."""
+def show(paths: list[Path]) -> None:
+    """Print the table."""
     rows, speeds, horizons = (read(p) for p in paths)
     found = gaps(rows)
     betas = sorted({r["beta2"] for r in rows}, key=float)
@@ -79,92 +78,3 @@ def show(paths: list[Path], image: Path) -> None:
         print("nothing to report yet")
         return
     print(table(lines, list(lines[0])))
-    draw(rows, found, {b: f"beta2 = {b}" for b in betas}, image)
-    print(f"\n{image}")
-
-
-def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (bytes, gap): those that are nearer to no gap than all with as many bytes or fewer.
-
-    Not those of the least loss: what ends below float32 masters is noise or another learning rate.
-    """
-    found: list[tuple[float, float]] = []
-    for point in sorted(points, key=lambda point: (point[0], abs(point[1]))):
-        if not found or abs(point[1]) < abs(found[-1][1]):
-            found.append(point)
-    return found
-
-
-def draw(
-    rows: Rows, found: dict[tuple[str, str], list[float]], titles: dict[str, str], image: Path
-) -> None:
-    """One panel for each beta2: bytes per parameter, mean loss gap, its standard error, frontier.
-
-    Args:
-        rows: with "variant", "family" and "bytes_per_param".
-        found: gaps by variant and panel.
-        titles: of the panels, in their order.
-        image: the file.
-    """
-    from matplotlib.figure import Figure
-
-    size = {r["variant"]: float(r["bytes_per_param"]) for r in rows}
-    family = {r["variant"]: r["family"] for r in rows}
-
-    def colour(name: str) -> str:
-        return "#0072B2" if family[name] == "ours" else "#D55E00"
-
-    # Wide panels: names stand beside their points. More than three are in two columns.
-    columns = 1 if len(titles) < 4 else 2
-    lines = -(-len(titles) // columns)
-    figure = Figure(figsize=(10 * columns, 3.6 * lines), layout="constrained")
-    made = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    axes_of = list(made.flat)[: len(titles)]
-    for spare in list(made.flat)[len(titles) :]:
-        spare.remove()
-    points = {
-        panel: {n: (size[n], statistics.fmean(v)) for (n, p), v in found.items() if p == panel}
-        for panel in titles
-    }
-    for axes, (panel, title) in zip(axes_of, titles.items(), strict=True):
-        # Linear near the truth, where most are; logarithmic beyond.
-        axes.set_yscale("symlog", linthresh=0.004)
-        for name, point in points[panel].items():
-            values = found[name, panel]
-            error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-            axes.errorbar(*point, error, fmt="o", color=colour(name), ms=4)
-        best = frontier(list(points[panel].values()))
-        axes.plot(*zip(*best, strict=True), color="#009E73", linewidth=1, alpha=0.6, zorder=0)
-        axes.axhline(0, color="#999999", linewidth=0.8)
-        axes.set_title(title, loc="left", fontsize=11)
-        axes.set_ylabel("validation loss - float32 master weights")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(0.12)
-    for axes in axes_of[-columns:]:
-        axes.set_xlabel("bytes per parameter, gradient included")
-    # Names last: they need the panels' common scales.
-    figure.canvas.draw()
-    for axes, panel in zip(axes_of, titles, strict=True):
-        _name(axes, points[panel], colour)
-    image.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(image, dpi=110)
-
-
-def _name(axes: Any, points: dict[str, tuple[float, float]], colour: Callable[[str], str]) -> None:
-    """Write each point's name to its right, at least a line from the name below it."""
-    dpi = axes.figure.dpi
-    line = 9 * dpi / 72
-    columns: dict[float, float] = {}
-    for name, point in sorted(points.items(), key=lambda item: (round(item[1][0]), item[1][1])):
-        column = round(point[0])
-        y = axes.transData.transform(point)[1]
-        place = max(y, columns.get(column, -math.inf) + line)
-        columns[column] = place
-        axes.annotate(
-            name,
-            point,
-            xytext=(7, (place - y) * 72 / dpi - 3),
-            textcoords="offset points",
-            fontsize=7.5,
-            color=colour(name),
-        )

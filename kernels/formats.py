@@ -119,5 +119,6 @@ def format_of(dtype: torch.dtype, argument: str = "dtype") -> Format:
         return FORMATS[dtype]
     except (KeyError, TypeError):
         known = ", ".join(str(d) for d in FORMATS)
-        given = f"is {dtype!r}" if not isinstance(dtype, torch.dtype) else f"has dtype {dtype}"
-        raise TypeError(f"{argument} {given}; expected one of {known}") from None
+        if argument == "dtype" or not isinstance(dtype, torch.dtype):
+            raise TypeError(f"{argument} must be one of {known}, got {dtype!r}") from None
+        raise TypeError(f"{argument} has dtype {dtype}; expected one of {known}") from None

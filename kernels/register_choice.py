@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import torch
 
+from mcf.kernels.choices import check_choice
 from mcf.kernels.formats import FP32, FP64, Format
 
 RegistersName = Literal["auto", "float64", "float32"]
@@ -48,9 +49,7 @@ def set_registers(name: RegistersName) -> None:
         ValueError: for another name.
     """
     global _chosen
-    if name not in NAMES:
-        known = ", ".join(repr(n) for n in NAMES)
-        raise ValueError(f"registers must be one of {known}, got {name!r}")
+    check_choice("registers", name, NAMES)
     _chosen = name
 
 
@@ -61,7 +60,7 @@ def get_registers() -> RegistersName:
 
 @contextlib.contextmanager
 def registers(name: RegistersName) -> Iterator[None]:
-    """Choose the registers inside a `with` block; see `set_registers`."""
+    """Choose the format of partial sums inside a `with` block, as `set_registers` does for good."""
     before = _chosen
     set_registers(name)
     try:

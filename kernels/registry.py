@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from mcf.kernels.choices import check_choice
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.executor import Executor, Launch
 from mcf.kernels.fold import Fold
@@ -65,9 +66,7 @@ def set_executor(name: ExecutorName) -> None:
 def _choose(name: ExecutorName) -> None:
     """Choose the executor, without a warning."""
     global _chosen
-    if name not in NAMES:
-        known = ", ".join(repr(n) for n in NAMES)
-        raise ValueError(f"executor must be one of {known}, got {name!r}")
+    check_choice("executor", name, NAMES)
     if name != "auto":
         try:
             named(name)

@@ -1,22 +1,24 @@
 """Declare tasks on rows of float64 expansions for which executors may have sequential loops.
 
-The tensors of a task are contiguous, float64 [rows, count] where nothing else is said; indices are
-int64. With `inner` elements to one of a row they are [rows / inner, count, inner] (what is a number
-of each row, [rows / inner, inner]), and rows are along the dimension in the middle. Keys are
-canonical components (`mcf.kernels.algorithms.order`), x components of any kind, which go where the
-keys say. What is written overlaps nothing.
+The tensors of a task are contiguous, float64 [rows, count] unless stated otherwise; indices are
+int64. With a stride `inner` between the elements of a row, they are [rows / inner, count, inner],
+tensors with one number for each row are [rows / inner, inner], and rows are along the middle
+dimension. Keys are canonical components (`mcf.kernels.algorithms.order`). x has components of any
+kind, which move as the keys do. Results overlap nothing. Each task lists its results, then its
+operands.
 
-"sort": option 0 says whether descending, 1 and 2 the first place that is wanted and the one after
-the last, 3 whether a row with NaN gives its first NaN for one place. Index and numbers of those
-places, [rows, wanted], the keys, x. Stable, NaN the largest.
+"sort": option 0 is 1 for descending order, options 1 and 2 are the first wanted place and the end
+of the wanted places, and with option 3 a row with NaN gives its first NaN for a single place.
+Results: index and numbers of those places, [rows, wanted]. Operands: the keys, x. The sort is
+stable, and NaN is the largest.
 
 "largest", "smallest": index and number, [rows], the keys, x. NaN wins, then the first.
 
 "highest", "lowest": option 0 is the precision of x's format, option 1 the exponent of its smallest
 number. Index and number, [rows], of the largest or smallest, the first components of x, x. The
-index is -1 where those do not decide: where another is less than a few of its places away, or one
-is not finite. Of 16 bits all components are looked at, of which there are `terms`, and the index is
--1 where one is not finite or the sum of some is not exact in float64.
+index is -1 where first components do not decide: where another is less than a few units in the last
+place away, or one is not finite. For 16-bit formats all `terms` components are read, and the index
+is -1 where one is not finite or the sum of a number's components is not exact in float64.
 
 "running_largest", "running_smallest": index and number of the extreme so far, the keys, which are
 any normalised pairs or canonical, x. The last of equal ones; NaN stays.

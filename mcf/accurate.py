@@ -31,6 +31,8 @@ from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.formats import format_of
 from mcf.reductions.rows import Components, Dim, Rows
 
+__all__ = ["dot", "mean", "norm", "std", "sum", "var"]
+
 
 def components_of(function: str, name: str, x: Any) -> Components:
     """Return the components of an argument (a plain tensor is one); raise TypeError otherwise."""
@@ -45,7 +47,7 @@ def components_of(function: str, name: str, x: Any) -> Components:
 def check_terms(function: str, terms: int | None) -> None:
     """Raise ValueError if `terms` is not a valid number of components."""
     if terms is not None and (not isinstance(terms, int) or not 1 <= terms <= 4):
-        raise ValueError(f"{function}: terms must be 1 to 4 or None, got {terms!r}")
+        raise ValueError(f"{function}: terms must be an int from 1 to 4 or None, got {terms!r}")
 
 
 def _result(components: Components, *arguments: Tensor) -> Tensor:
@@ -191,10 +193,8 @@ def norm(
         raise RuntimeError(f"norm: only p=2 has a derivative, got p={p} and x requires grad")
 
     def derivative(grad: Tensor, result: Tensor, x: Tensor) -> tuple[Tensor]:
-        one = torch.ones_like(result)
-        share = torch.where(result == 0, torch.zeros_like(result), grad) / torch.where(
-            result == 0, one, result
-        )
+        zero = result == 0
+        share = grad.masked_fill(zero, 0) / result.masked_fill(zero, 1)
         return (x * _spread(share, rows, keepdim),)
 
     return Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
@@ -205,7 +205,7 @@ def norm(
 
 
 def _moment(
-    name: str, compute: Callable[..., Components], x: Tensor, *arguments: Any, **options: Any
+    name: str, x: Tensor, dim: Dim, correction: float, keepdim: bool, reproducible: bool
 ) -> Tensor:
     given = components_of(name, "x", x)
     if x.requires_grad and torch.is_grad_enabled():
@@ -213,7 +213,9 @@ def _moment(
             f"{name}: x requires grad, and mcf.{name} has no derivative; use torch.{name} on an "
             "expansion tensor, detach x or use torch.no_grad()"
         )
-    return _result(compute(given, *arguments, **options), x)
+    compute: Callable[..., Components] = getattr(reductions, name)
+    found = compute(given, dim, correction, keepdim=keepdim, reproducible=reproducible)
+    return _result(found, x)
 
 
 def var(
@@ -229,8 +231,7 @@ def var(
     Arguments as in `torch.var`. There is no derivative: `RuntimeError` for an x that requires grad
     while grad mode is on.
     """
-    options = {"keepdim": keepdim, "reproducible": reproducible}
-    return _moment("var", reductions.var, x, dim, correction, **options)
+    return _moment("var", x, dim, correction, keepdim, reproducible)
 
 
 def std(
@@ -242,5 +243,4 @@ def std(
     reproducible: bool = False,
 ) -> Tensor:
     """Return the square root of the variance; see `var`."""
-    options = {"keepdim": keepdim, "reproducible": reproducible}
-    return _moment("std", reductions.std, x, dim, correction, **options)
+    return _moment("std", x, dim, correction, keepdim, reproducible)

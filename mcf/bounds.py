@@ -11,10 +11,12 @@ from mcf.elementary import declarations, polygamma
 from mcf.elementary.declarations import PROGRAMS, SlopeBound, composed, product_of, quotient_by
 from mcf.elementary.function_bounds import FUNCTIONS, SLOPES, SPECIAL, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
+from mcf.expansions.components import check_terms
 from mcf.fourier import transform_bounds as fourier
 from mcf.fourier.functions import halved
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
+from mcf.kernels.choices import meant
 from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.kernels.register_choice import get_registers
 from mcf.reductions.sum_bounds import ROWS
@@ -89,7 +91,7 @@ def bound(
     registers: str | None = None,
     derivative: bool = False,
 ) -> Guarantee:
-    """Return how large the error of an operation on expansions can be.
+    """Return the bound of the error of an operation on expansions.
 
     With t the exact result on the given components a result r satisfies
 
@@ -101,8 +103,9 @@ def bound(
     "fma". For special functions with reflections or oscillations their docstrings define it: the
     magnitudes of the terms of a reflection, a modulus, or the effect of a relative change of x;
     below 0 it is for polygamma_m of even order m the sum of all m! / |x + k|^(m + 1), for zeta_s of
-    odd s, which is zeta(s, x), that of 1 / |x + k|^s. Elsewhere it is 0. So of_terms times the
-    condition number T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
+    odd s, which is zeta(s, x), that of 1 / |x + k|^s. Elsewhere T is 0. So of_terms times the
+    condition number T / |t| is a relative error. For operations not named here, and for the
+    2-norm, of_terms is 0.
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",
@@ -124,15 +127,15 @@ def bound(
             in force, "auto" being that of a device with float64. It matters to the last group and
             to elementary functions, of which not all have a form in float32 registers.
         derivative: whether t and r are the derivative by an operand, times a gradient that is
-            exact. All functions of numbers have it: arithmetic, elementary functions and some that
-            have no other answer here, "silu" or "prod" (`docs/numerics.md` names them). T is then
+            exact. All functions of numbers have it: arithmetic, elementary functions and some,
+            such as "silu" and "prod", that have a bound only here (`docs/numerics.md`). T is then
             that of the function which the derivative is; where the derivative is a difference of
             oscillating terms, the sum of their magnitudes.
 
     Raises:
         ValueError: for another operation, number of terms or choice of registers; for an elementary
             function in float32 registers; for a count that is missing, not
-            wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
+            wanted, below 1, or of more coefficients than the bound of "polyval" holds for.
         TypeError: for another dtype, or a count that is no int.
     """
     if derivative:
@@ -142,18 +145,18 @@ def bound(
         last = polygamma.LAST
         orders = f"polygamma_5 to polygamma_{last}, zeta_3 to zeta_{last + 1}"
         known = ", ".join((*_OPERATIONS, orders, *SLOPES))
-        raise ValueError(f"no bound for operation {operation!r}; known are {known}")
+        near = meant(operation, (*_OPERATIONS, *SLOPES))
+        raise ValueError(f"no bound for operation {operation!r}{near}; known are {known}")
+    check_terms(terms)
     register = _register(registers)
     if operation in ("fft", "rfft"):
         return _of_transform(operation, terms, dtype, count, registers)
     if operation in ROWS:
         return _reduction(operation, terms, dtype, count, register)
     if operation == "renormalize":
-        _check(terms)
         return bounds.bound(operation, terms, dtype, count=count)
     if count is not None:
         raise ValueError(f"count is for {', '.join(ROWS)}; {operation!r} takes none, got {count!r}")
-    _check(terms)
     if operation in _COMPLEX:
         return _of_complex(operation, terms, dtype)
     if operation not in _REAL and not ordered:
@@ -183,10 +186,11 @@ def _of_derivative(
     following = polygamma.following(operation)
     if operation not in SLOPE_NAMES and following is None:
         known = ", ".join(SLOPE_NAMES)
-        raise ValueError(f"no bound for the derivative of {operation!r}; known are {known}")
+        near = meant(operation, SLOPE_NAMES)
+        raise ValueError(f"no bound for the derivative of {operation!r}{near}; known are {known}")
     if count is not None:
         raise ValueError(f"count is for sums; the derivative of {operation!r} takes none")
-    _check(terms)
+    check_terms(terms)
     fmt = format_of(dtype)
     unit, eta = float(fmt.u**terms), float(fmt.min_subnormal)
     used: list[Guarantee] = []
@@ -265,10 +269,8 @@ def _register(name: str | None) -> Format:
 def _of_transform(
     operation: str, terms: int, dtype: torch.dtype, count: int | None, registers: str | None
 ) -> Guarantee:
-    _check(terms)
     fmt = format_of(dtype)
-    _check_count(operation, count)
-    assert count is not None
+    count = _checked_count(operation, count)
     used: list[Guarantee] = []
 
     def real(name: str, terms: int, dtype: torch.dtype, count: int | None) -> Guarantee:
@@ -289,27 +291,21 @@ def _of_transform(
     )
 
 
-def _check_count(operation: str, count: int | None) -> None:
+def _checked_count(operation: str, count: int | None) -> int:
     if count is None:
         raise ValueError(f"the bound of {operation!r} needs count=, the number of elements")
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"count must be an int, got {type(count).__name__}")
     if count < 1:
         raise ValueError(f"count must be 1 or more, got {count}")
-
-
-def _check(terms: int) -> None:
-    if isinstance(terms, bool) or terms not in (1, 2, 3, 4):
-        raise ValueError(f"terms must be 1 to 4, got {terms!r}")
+    return count
 
 
 def _reduction(
     operation: str, terms: int, dtype: torch.dtype, count: int | None, register: Format
 ) -> Guarantee:
-    _check(terms)
     fmt = format_of(dtype)
-    _check_count(operation, count)
-    assert count is not None
+    count = _checked_count(operation, count)
     row = ROWS[operation]
     found, proven = row.bound(fmt, terms, count, register), row.proven(fmt, terms, register)
     return Guarantee(
@@ -322,18 +318,3 @@ def _reduction(
         of_terms=float(found.absolute),
         requires=row.requires(fmt, terms, register),
     )
-
-
-def slopes_markdown() -> str:
-    """Return the table as `docs/numerics.md` shows it."""
-    columns = ((1, torch.float64), (2, torch.float64), (3, torch.float64), (4, torch.float64))
-    named: dict[str, list[str]] = {}
-    for name in DERIVATIVES:
-        found = [
-            bound(name, n, dtype, derivative=True).relative * 2.0 ** (53 * n)
-            for n, dtype in columns
-        ]
-        named.setdefault(" | ".join(f"{v:.4g}" for v in found), []).append(f"`{name}`")
-    lines = ["| derivative of | n = 1 | 2 | 3 | 4 |", "|---" * 5 + "|"]
-    lines += [f"| {', '.join(names)} | {cells} |" for cells, names in named.items()]
-    return "\n".join(lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mcf.elementary import fixed
+
 # The longest nearest expansion has four float64 components. For numbers near 1 it ends above
 # 2**-300, unless a component is followed by more than 80 zero bits; neither number has such a gap.
 _BITS = 1024
@@ -35,28 +37,6 @@ class Constant(Fraction):
         return self
 
 
-def _inverse_tangent(n: int) -> int:
-    """Return atan(1 / n) times 2**(1024 + 32), truncated, by its Taylor series."""
-    term = (1 << (_BITS + 32)) // n
-    total, k, sign = 0, 1, 1
-    while term:
-        total += sign * (term // k)
-        term //= n * n
-        k, sign = k + 2, -sign
-    return total
-
-
-def _exponential() -> int:
-    """Return e times 2**(1024 + 32), truncated, by its series."""
-    total, term, k = 0, 1 << (_BITS + 32), 0
-    while term:
-        total += term
-        k += 1
-        term //= k
-    return total
-
-
-# Machin's formula: pi = 16 atan(1/5) - 4 atan(1/239). The 32 extra bits absorb the truncation
-# errors.
-pi = Constant.of("pi", (16 * _inverse_tangent(5) - 4 * _inverse_tangent(239)) >> 32)
-e = Constant.of("e", _exponential() >> 32)
+# The 640 further bits absorb the truncation errors.
+pi = Constant.of("pi", fixed.pi() >> (fixed.BITS - _BITS))
+e = Constant.of("e", fixed.exp(fixed.ONE) >> (fixed.BITS - _BITS))

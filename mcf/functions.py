@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any, Protocol, overload
 
@@ -40,12 +41,11 @@ from mcf.expansions.dispatch.recorded import recorded
 from mcf.expansions.launch.operations import selected
 from mcf.expansions.ops.elementary.elementary import of
 from mcf.expansions.promotion import aligned, common_device
-from mcf.expansions.tensor import wrap
+from mcf.expansions.tensor import Components, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.operators import FMA
 
-Components = tuple[Tensor, ...]
 _TENSORS = (MCFTensor, MCFComplexTensor)
 # The modules of PyTorch that have functions of the declared names.
 _OWNERS = (torch, torch.special)
@@ -58,6 +58,17 @@ def _tensors(*values: Any) -> tuple[Tensor, ...]:
         promote(v) if isinstance(v, Tensor) else tensor(v, like.terms, like.dtype, like.device)
         for v in values
     )
+
+
+__all__ = [
+    "acos", "acosh", "add", "airy_ai", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos",
+    "cosh", "digamma", "div", "erf", "erfc", "erfcx", "erfinv", "exp", "expm1", "floor", "fma",
+    "fmod", "gelu", "gelu_tanh", "hypot", "i0", "i0e", "i1", "i1e", "j0", "j1", "k0", "k0e", "k1",
+    "k1e", "lgamma", "log", "log1p", "log2", "log10", "log_ndtr", "log_softmax", "logsumexp", "mul",
+    "ndtri", "normal_cdf", "normal_pdf", "pow", "reciprocal", "remainder", "round", "rsqrt",
+    "sigmoid", "sin", "sinh", "softmax", "spherical_bessel_j0", "sqrt", "square", "sub", "tan",
+    "tanh", "trigamma", "trunc", "y0", "y1",
+]  # fmt: skip
 
 
 class Function(Protocol):
@@ -141,26 +152,24 @@ def are_components(function: str, *values: Any) -> bool:
     return components
 
 
+def _of_two(of_tensors: Any, of_components: Any, x: Any, y: Any) -> Any:
+    if are_components(of_components.__name__, x, y):
+        return of_components(x, y)
+    if isinstance(x, MCFComplexTensor) or isinstance(y, MCFComplexTensor):
+        return of_tensors(x, y)
+    return of_tensors(*_tensors(x, y))
+
+
 @_typed
 def sub(x: Any, y: Any) -> Any:
     """x - y."""
-    if are_components("sub", x, y):
-        return operations.sub(x, y)
-    if isinstance(x, MCFComplexTensor) or isinstance(y, MCFComplexTensor):
-        return x - y
-    a, b = _tensors(x, y)
-    return a - b
+    return _of_two(operator.sub, operations.sub, x, y)
 
 
 @_typed
 def div(x: Any, y: Any) -> Any:
     """x / y."""
-    if are_components("div", x, y):
-        return operations.div(x, y)
-    if isinstance(x, MCFComplexTensor) or isinstance(y, MCFComplexTensor):
-        return x / y
-    a, b = _tensors(x, y)
-    return a / b
+    return _of_two(operator.truediv, operations.div, x, y)
 
 
 class _Fma(torch.autograd.Function):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
+from mcf.expansions.dispatch.widening import Valued
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
@@ -64,7 +65,7 @@ def polyval(coefficients: Tensor | Sequence[Any], x: Tensor) -> Tensor:
         # With one component there is no room for the errors: the value is that of the compensated
         # rule, the derivatives are those of Horner's rule.
         value = _compensated([_plain(c, result) for c in terms], _plain(x, result))
-        return _Value.apply(result, value)  # type: ignore[no-any-return,no-untyped-call]
+        return Valued.apply(wrap((value,)), result)  # type: ignore[no-any-return,no-untyped-call]
     return _compensated([_plain(c, x) for c in terms], x)
 
 
@@ -115,15 +116,3 @@ def _horner(values: list[Tensor], x: Tensor) -> list[Tensor]:
     finite = torch.isfinite(value)
     pair = torch.where(finite, high, value), torch.where(finite, low, torch.zeros_like(low))
     return [pair[0] if fmt == register else convert(pair, fmt.dtype, 1)[0]]
-
-
-class _Value(torch.autograd.Function):
-    """Replace the value of a result, and keep its derivatives."""
-
-    @staticmethod
-    def forward(ctx: Any, result: MCFTensor, value: Tensor) -> Tensor:
-        return wrap((value.clone(),))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad, None

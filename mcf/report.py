@@ -9,11 +9,11 @@ import os
 import platform
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 import mcf
 from mcf.kernels import registry
@@ -132,16 +132,10 @@ def bits() -> Iterator[tuple[str, str, str, bool]]:
             yield work, name if device == "cpu" else f"{name} on {device}", found, found == recorded
 
 
-def _median(call: Callable[[], object], device: str) -> float:
-    times = []
-    for k in range(8):
-        start = time.perf_counter()
-        call()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        if k > 2:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def _median(call: Callable[[], object]) -> float:
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    timer.timeit(3)
+    return float(statistics.median(timer.timeit(1).mean for _ in range(5)))
 
 
 def speed(device: str, count: int = 1 << 22) -> Iterator[tuple[str, float]]:
@@ -150,10 +144,10 @@ def speed(device: str, count: int = 1 << 22) -> Iterator[tuple[str, float]]:
     def step(make: Callable[[list[Tensor]], torch.optim.Optimizer], dtype: torch.dtype) -> float:
         w = torch.nn.Parameter(torch.ones(count, dtype=dtype, device=device))
         w.grad = torch.full_like(w, 2.0**-10)
-        return 1e3 * _median(make([w]).step, device)
+        return 1e3 * _median(make([w]).step)
 
     x = torch.ones(count, device=device)
-    yield f"copy of {count} float32", 1e3 * _median(x.clone, device)
+    yield f"copy of {count} float32", 1e3 * _median(x.clone)
     yield (
         f"step of {count}, torch fused float32",
         step(lambda p: torch.optim.AdamW(p, fused=True), torch.float32),
@@ -162,7 +156,7 @@ def speed(device: str, count: int = 1 << 22) -> Iterator[tuple[str, float]]:
         make = (lambda name: lambda p: AdamW(p, precision=name))(precision)
         yield f"step of {count}, {precision}", step(make, torch.bfloat16)
     pair = mcf.tensor(x.double() / 3, 2, torch.float32)
-    yield f"product of {count} float32 pairs", 1e3 * _median(lambda: pair * pair, device)
+    yield f"product of {count} float32 pairs", 1e3 * _median(lambda: pair * pair)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

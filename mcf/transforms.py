@@ -16,17 +16,16 @@ grad while grad mode is on, because these functions have no derivative.
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor
 
 from mcf.kernels import operations as _operations
 from mcf.kernels.operators import RENORMALIZE
 
+__all__ = ["fast_two_sum", "grow", "renormalize", "scale", "split", "two_prod", "two_sum"]
+
 Pair = tuple[Tensor, Tensor]
-
-
-def _pair(result: tuple[Tensor, ...]) -> Pair:
-    hi, lo = result
-    return hi, lo
 
 
 def two_sum(a: Tensor, b: Tensor) -> Pair:
@@ -36,7 +35,7 @@ def two_sum(a: Tensor, b: Tensor) -> Pair:
     largest finite number. Source: Knuth, The Art of Computer Programming 2, 4.2.2; for the limits
     Boldo, Graillat, Muller 2017, doi:10.1145/3054947.
     """
-    return _pair(_operations.two_sum(a, b))
+    return cast(Pair, _operations.two_sum(a, b))
 
 
 def fast_two_sum(a: Tensor, b: Tensor) -> Pair:
@@ -45,7 +44,7 @@ def fast_two_sum(a: Tensor, b: Tensor) -> Pair:
     Three operations where `two_sum` has six. Where |a| < |b| the error may be wrong. Source:
     Dekker 1971, doi:10.1007/BF01397083.
     """
-    return _pair(_operations.fast_two_sum(a, b))
+    return cast(Pair, _operations.fast_two_sum(a, b))
 
 
 def split(a: Tensor) -> Pair:
@@ -54,7 +53,7 @@ def split(a: Tensor) -> Pair:
     Overflows to NaN for |a| above about max / 2**ceil(p/2). Source: Veltkamp, in Dekker 1971,
     doi:10.1007/BF01397083.
     """
-    return _pair(_operations.split(a))
+    return cast(Pair, _operations.split(a))
 
 
 def two_prod(a: Tensor, b: Tensor) -> Pair:
@@ -64,7 +63,7 @@ def two_prod(a: Tensor, b: Tensor) -> Pair:
     and float32, -14 for float16, -1022 for float64); below, e is rounded. Source: Handbook of
     Floating-Point Arithmetic, doi:10.1007/978-3-319-76526-6, 4.4.
     """
-    return _pair(_operations.two_prod(a, b))
+    return cast(Pair, _operations.two_prod(a, b))
 
 
 def grow(x: Pair, a: Tensor) -> Pair:
@@ -72,7 +71,7 @@ def grow(x: Pair, a: Tensor) -> Pair:
 
     DWPlusFP of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
     """
-    return _pair(_operations.grow(x, a))
+    return cast(Pair, _operations.grow(x, a))
 
 
 def scale(x: Pair, a: Tensor) -> Pair:
@@ -80,7 +79,7 @@ def scale(x: Pair, a: Tensor) -> Pair:
 
     DWTimesFP1 of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
     """
-    return _pair(_operations.scale(x, a))
+    return cast(Pair, _operations.scale(x, a))
 
 
 def renormalize(x: Pair) -> Pair:
@@ -88,4 +87,4 @@ def renormalize(x: Pair) -> Pair:
 
     TwoSum of the two components.
     """
-    return _pair(_operations.transform(RENORMALIZE, x))
+    return cast(Pair, _operations.transform(RENORMALIZE, x))

@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels import registry
+from mcf.kernels.choices import check_choice
 from mcf.kernels.formats import FORMATS, format_of
 from mcf.optim import checkpoint, options, user_warnings, validation
 from mcf.optim.hyperparameters import Group, GroupHyperparameters, scheduled
@@ -197,7 +198,7 @@ class LowPrecisionOptimizer(Optimizer):
             name = type(self).__name__
             check_composed(group["precision"], self.precisions, self.custom, name)
         validation.compute_dtype(options.dtype_of(group["compute_dtype"]))
-        validation.choice("low", group["low"], options.LOW)
+        check_choice("low", group["low"], options.LOW)
 
     def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters of a group, each with its name for error messages."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor
 
+from mcf.kernels.choices import check_choice, meant
 from mcf.optim import validation
 from mcf.optim.parameters import randomness
 from mcf.optim.precision import Precision
@@ -207,8 +208,8 @@ def known(name: str, options: Options) -> None:
         if given not in DEFAULTS:
             allowed = ", ".join(DEFAULTS)
             raise TypeError(
-                f"{name}.__init__() got an unexpected keyword argument {given!r}; besides its own "
-                f"arguments it takes {allowed}"
+                f"{name}.__init__() got an unexpected keyword argument {given!r}"
+                f"{meant(given, DEFAULTS)}; besides its own arguments it takes {allowed}"
             )
 
 
@@ -248,8 +249,8 @@ def check(group: Group, mine: Collection[str]) -> None:
 def check_rounding(group: Group) -> None:
     """Raise for invalid values of `low`, `seed` and `stream_by`."""
     if group.get("stream_by") is not None:
-        validation.choice("stream_by", group["stream_by"], randomness.STREAM_BY)
-    validation.choice("low", group["low"], LOW)
+        check_choice("stream_by", group["stream_by"], randomness.STREAM_BY)
+    check_choice("low", group["low"], LOW)
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")
 
@@ -315,7 +316,10 @@ def signature(constructor: Callable[..., None], precisions: Collection[str]) -> 
             del defaults["precision"]
         kept += [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults[name],
+                annotation=kind.__forward_arg__,
             )
             for name, kind in inspect.get_annotations(Options).items()
             if name in defaults and name not in found.parameters

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from mcf.kernels.choices import check_choice
 from mcf.optim import validation
 from mcf.optim.storage.strategies import STORAGES, STRATEGIES, Strategy, named
 
@@ -60,7 +61,12 @@ class Precision:
 
     def __post_init__(self) -> None:
         """Check the parts and their combination."""
-        validation.choice("param", self.param, _PARAMETERS)
+        if self.param in tuple(STRATEGIES) and self.param not in _PARAMETERS:
+            raise ValueError(
+                f"param={self.param!r} is the name of a whole precision: use "
+                f"precision={self.param!r}, or Precision.of({self.param!r})"
+            )
+        check_choice("param of Precision", self.param, _PARAMETERS)
         for name, (allowed, reason) in _MOMENTS.items():
             given = getattr(self, name)
             if given in _REMOVED:
@@ -72,8 +78,8 @@ class Precision:
             if given in STORAGES and given not in allowed:
                 known = ", ".join(map(repr, allowed))
                 raise ValueError(f"{name}={given!r}: {reason}; allowed are {known}")
-            validation.choice(name, given, allowed)
-        validation.choice("rounding", self.rounding, ("nearest", "stochastic"))
+            check_choice(name, given, allowed)
+        check_choice("rounding", self.rounding, ("nearest", "stochastic"))
         validation.flag("feedback", self.feedback)
         if self.rounding == "stochastic" and self.param not in _STOCHASTIC:
             raise ValueError(
@@ -128,7 +134,7 @@ class Precision:
             return cls(s.param.name, s.first.name, s.second.name, rounding, s.feedback)
         found = parts(precision)
         if found is None:
-            validation.choice("precision", precision, STRATEGIES)
+            check_choice("precision", precision, STRATEGIES)
             raise AssertionError("no precision")
         return found
 
@@ -165,7 +171,7 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
             f"{allowed}"
         )
     if composed is None:
-        validation.choice("precision", precision, named)
+        check_choice("precision", precision, named)
     elif composed.strategy.narrow and not _codes_fit(composed, named):
         more = " and 'se5m2'" if "8bit" in named and "plus" not in named else ""
         raise ValueError(

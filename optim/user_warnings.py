@@ -196,7 +196,7 @@ def _is_alone(params: list[Tensor], k: int, states: Mapping[Any, Any]) -> bool:
 
 
 class NoEffectWarning(UserWarning):
-    """A precision for 16-bit parameters was given to an optimizer that has none."""
+    """A precision for 16-bit parameters was given, but no parameter has 16 bits."""
 
 
 # Precisions that need no more than a float32 parameter has.

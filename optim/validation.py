@@ -92,13 +92,6 @@ HYPERPARAMETERS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def choice(name: str, value: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:
-    """Raise unless a hyperparameter is one of the known names."""
-    if value not in tuple(known):
-        allowed = ", ".join(repr(k) for k in known)
-        raise ValueError(f"Unknown {name}: {value!r}; known are {allowed}")
-
-
 COMPUTE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -258,7 +251,8 @@ def state(
     mine = entries.own(entry)
     if mine - set(rule.absent) != wanted:
         raise ValueError(
-            f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
+            f"state of {where} has {sorted(mine)}; its rule, precision and dtype need "
+            f"{sorted(wanted)}"
         )
     for name in ("step", *numbers):
         has_values(name, where, p, entry[name])

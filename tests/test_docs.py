@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from mcf import bounds
 from mcf.kernels import expansion_bounds
 from mcf.kernels.pair_bounds import markdown
@@ -35,10 +37,24 @@ def test_the_page_of_reduction_bounds_is_their_table() -> None:
     assert page.split(begin)[1].split(end)[0] == reduction_bounds.markdown()
 
 
+def derivatives_table() -> str:
+    """Return the bounds of derivatives as `docs/numerics.md` shows them."""
+    named: dict[str, list[str]] = {}
+    for name in bounds.DERIVATIVES:
+        found = [
+            bounds.bound(name, n, torch.float64, derivative=True).relative * 2.0 ** (53 * n)
+            for n in (1, 2, 3, 4)
+        ]
+        named.setdefault(" | ".join(f"{v:.4g}" for v in found), []).append(f"`{name}`")
+    lines = ["| derivative of | n = 1 | 2 | 3 | 4 |", "|---" * 5 + "|"]
+    lines += [f"| {', '.join(names)} | {cells} |" for cells, names in named.items()]
+    return "\n".join(lines)
+
+
 def test_the_page_of_bounds_of_derivatives_is_their_table() -> None:
     page = (DOCS / "numerics.md").read_text()
     begin, end = "<!-- bounds of derivatives: begin -->\n", "\n<!-- bounds of derivatives: end -->"
-    assert page.split(begin)[1].split(end)[0] == bounds.slopes_markdown()
+    assert page.split(begin)[1].split(end)[0] == derivatives_table()
 
 
 def test_every_precision_has_its_row() -> None:

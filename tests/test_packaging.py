@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import json
 import re
 import runpy
 import shutil
@@ -72,6 +73,13 @@ def test_version_has_one_value() -> None:
     assert mcf.__version__ == declared
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [declared]
+    licence, words, about = (
+        re.findall(rf"^{key} = (.*)$", _pyproject(), re.MULTILINE)[0]
+        for key in ("license", "keywords", "description")
+    )
+    listed = "".join(f"\n  - {word}" for word in json.loads(words))
+    assert f"\nlicense: {json.loads(licence)}\nkeywords:{listed}\nreferences:" in citation
+    assert f"\nabstract: {about}\n" in citation
     for page, before in (("README.md", "version "), ("docs/index.md", "version ")):
         assert f"{before}{declared}" in (ROOT / page).read_text(encoding="utf-8")
     assert f"site_name: mcf {declared}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

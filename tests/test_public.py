@@ -30,13 +30,15 @@ FOLDERS = {"mcf.optim": "optim"}
 
 
 def imported_names(package: str) -> set[str]:
-    """Return the names that a package's file re-exports as themselves, and its constants."""
+    """Return the names that a package's file re-exports, and its constants."""
     folder = ROOT / FOLDERS.get(package, package.replace(".", "/"))
     found = set()
     for line in (folder / "__init__.py").read_text().splitlines():
         words = line.split("#")[0].split()
         if "import" in words and "as" in words and words[-1] == words[-3]:
             found.add(words[-1])
+        elif words[-1:] == ["*"]:
+            found |= {*importlib.import_module(words[1]).__all__}
         elif len(words) > 1 and words[1] == "=" and not words[0].startswith("_"):
             found.add(words[0])
     return found

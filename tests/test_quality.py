@@ -33,9 +33,8 @@ def quality(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def study(quality: ModuleType, path: Path, *more: str) -> list[dict[str, Any]]:
-    image = str(path.with_suffix(".png"))
     with mcf.executor("torch"):
-        quality.main([*TINY, "--results", str(path), "--image", image, *more])
+        quality.main([*TINY, "--results", str(path), *more])
     rows = quality.read(path)
     return sorted(({**row, "cpu_seconds": None} for row in rows), key=lambda row: json.dumps(row))
 
@@ -54,7 +53,6 @@ def test_a_study_resumes_to_the_same_rows(
     cut = tmp_path / "cut.jsonl"
     cut.write_text("".join(line for line in lines[:11] if '"variant": "master"' in line))
     assert study(quality, cut, *options) == whole
-    assert (tmp_path / "cut.png").stat().st_size > 0
     # What is there is not trained again.
     before = cut.read_text()
     study(quality, cut, *options)
@@ -77,12 +75,6 @@ def test_what_is_reported(quality: ModuleType) -> None:
     # (.5 + .25) / 2, and sqrt(2) * .125 / sqrt(2).
     assert quality.report.told([0.5, 0.25]) == "+0.3750 ± 0.1250 (2)"
     assert quality.report._pooled(columns).startswith("-0.2500 ± nan (1)")
-
-
-def test_the_frontier_has_what_nothing_smaller_beats(quality: ModuleType) -> None:
-    frontier = importlib.import_module("strategy_report").frontier
-    points = [(8, 2), (6, -3), (7, 3), (16, 0), (12, -2), (8, 1)]
-    assert frontier(points) == [(6, -3), (8, 1), (16, 0)]
 
 
 def test_stacks_are_whole(quality: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

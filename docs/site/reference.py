@@ -21,6 +21,7 @@ ELSEWHERE = {"mcf.tensor": "mcf.expansions.creation.tensor"}
 # Groups by the beginnings of the modules that names come from, in the order of the pages.
 GROUPS = {
     "mcf.expansions": "Tensors",
+    "mcf.convert": "Tensors",
     "mcf.constants": "Constants",
     "mcf.complexes": "Complex numbers",
     "mcf.functions": "Functions",
@@ -58,14 +59,20 @@ COMMON = {
 
 
 def public(source: str) -> dict[str, str]:
-    """Return the names that a module makes public (`from a import b as b`), and their origins."""
-    return {
-        alias.name: f"{node.module}.{alias.name}"
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ImportFrom) and node.module not in ("mcf", "torch.linalg")
-        for alias in node.names
-        if alias.asname == alias.name and not alias.name.startswith("_")
-    }
+    """Return the names that a module makes public, and their origins.
+
+    They are those of `from a import b as b`, and those in `a.__all__` for `from a import *`.
+    """
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and node.module not in ("mcf", "torch.linalg"):
+            for alias in node.names:
+                if alias.name == "*":
+                    names = importlib.import_module(str(node.module)).__all__
+                else:
+                    names = [alias.name] if alias.asname == alias.name else []
+                found.update({n: f"{node.module}.{n}" for n in names if not n.startswith("_")})
+    return found
 
 
 def path(module: str, name: str) -> str:

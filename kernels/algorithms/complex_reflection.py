@@ -1,9 +1,9 @@
 """Formulas of Householder reflections on complex expansions, by components of a part.
 
-They correspond to those of `reflection` on real numbers; numbers are tuples as in
-`complex_elimination`. A partial sum of complex products holds the sum of the real part, then of the
-imaginary part. Each product adds two terms to either, in the order of a real fold over interleaved
-parts.
+They correspond to the real formulas of `reflection`. A complex number is a pair of tuples, as in
+`complex_elimination`. A partial sum of complex products holds the sum of the real parts, then of
+the imaginary parts. Each product adds two terms to each sum, in the order of a real fold over
+interleaved parts.
 """
 
 from mcf.kernels.algorithms.ieee import DIV, MINUS, SQRT, SUB

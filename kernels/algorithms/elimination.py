@@ -55,7 +55,7 @@ PRODUCT = MUL
 
 
 def first_zero(known, d, index):
-    """Return the index of the first pivot that is 0: `known`, or `index` where that is 0."""
+    """Return `known`, the index of an earlier pivot 0; if it is 0 and d is, return `index`."""
     return (where((known[0] == ZERO) & (magnitude(d) == ZERO), index, known[0]),)
 
 

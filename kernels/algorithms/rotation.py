@@ -25,7 +25,7 @@ def angle(a, b, g):
 
 
 def gram(x, y):
-    """Return x^2, y^2 and x y of one component."""
+    """Return x^2, y^2 and x y from the first components."""
     return rn(x[0] * x[0]), rn(y[0] * y[0]), rn(x[0] * y[0])
 
 

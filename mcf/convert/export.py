@@ -34,10 +34,13 @@ def _value(parts: tuple[float, ...]) -> Number:
 
 def nested(values: Sequence[Any], shape: Sequence[int]) -> Any:
     """Return the elements as nested lists of a shape; a single element for no dimensions."""
-    if len(shape) == 0:
-        return values[0]
-    step = math.prod(shape[1:])
-    return [nested(values[k * step : (k + 1) * step], shape[1:]) for k in range(shape[0])]
+    return _objects(values, shape).tolist()
+
+
+def _objects(values: Sequence[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out.reshape(tuple(shape))
 
 
 def few_floats(components: Sequence[Tensor]) -> list[float] | None:
@@ -70,9 +73,7 @@ def array(components: Sequence[Tensor], dtype: npt.DTypeLike) -> npt.NDArray[Any
     shape = tuple(components[0].shape)
     kind = np.dtype(dtype)
     if kind == np.dtype(object):
-        out = np.empty(len(values := fractions(components)), dtype=object)
-        out[:] = values
-        return out.reshape(shape)
+        return _objects(fractions(components), shape)
     torch_dtype = {
         np.dtype(np.float16): torch.float16,
         np.dtype(np.float32): torch.float32,

@@ -213,13 +213,9 @@ def _mpf(parts: tuple[int, int, int, int]) -> float | Fraction:
 def _longdouble(value: np.longdouble) -> float | Fraction:
     if value == 0 or not np.isfinite(value):
         return float(value)
-    mantissa, exponent = np.frexp(value)
-    # 2**64 holds the mantissa of x87's format; longer mantissas need a second part.
-    high = int(mantissa * np.longdouble(2.0**64))
-    low = (mantissa * np.longdouble(2.0**64) - np.longdouble(high)) * np.longdouble(2.0**64)
-    if not -3000 <= int(exponent) <= 2000:
-        return (1 if mantissa > 0 else -1) * (_BEYOND if exponent > 0 else _BENEATH)
-    return (Fraction(high) + Fraction(int(low), 2**64)) * Fraction(2) ** (int(exponent) - 64)
+    n, d = value.as_integer_ratio()
+    found = _scaled(abs(n), 1 - d.bit_length())
+    return -found if n < 0 else found
 
 
 def printed(text: str) -> Any:

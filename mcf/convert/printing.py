@@ -5,65 +5,48 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
+from typing import Any
 
 from torch._tensor_str import PRINT_OPTS
 
 from mcf.convert import digits, spec
+from mcf.convert.few import ratio
 from mcf.kernels.formats import Format
 
 
 @dataclasses.dataclass
 class Options:
-    """The options set by `set_printoptions`; None where an option is not set."""
+    """The options of printing; None where one is not set.
+
+    `precision` counts significant digits, and `decimals`, which only PyTorch sets, digits after the
+    point.
+    """
 
     precision: int | None = None
-    threshold: float | None = None
-    edgeitems: int | None = None
-    linewidth: int | None = None
+    threshold: Any = None
+    edgeitems: Any = None
+    linewidth: Any = None
     sci_mode: bool | None = None
+    decimals: int | None = None
 
 
-OPTIONS = Options()
+# The options set by `set_printoptions`, and the defaults.
+OPTIONS, DEFAULTS = Options(), Options(threshold=1000, edgeitems=3, linewidth=100)
 
 
-@dataclasses.dataclass(frozen=True)
-class Printing:
-    """The effective options: `digits` are significant digits, `decimals` digits after the point."""
-
-    digits: int | None
-    decimals: int | None
-    threshold: float
-    edgeitems: int
-    linewidth: int
-    sci_mode: bool | None
-
-
-def in_force() -> Printing:
+def in_force() -> Options:
     """Return the effective options: ours if set, else PyTorch's if not default, else defaults.
 
     So `torch.set_printoptions(precision=4)`, which is PyTorch's default, has no effect.
     """
-    usual = type(PRINT_OPTS)()
-
-    def of_torch(name: str) -> object:
-        value = getattr(PRINT_OPTS, name)
-        return None if value == getattr(usual, name) else value
-
-    def either(name: str, default: object) -> object:
-        for value in (getattr(OPTIONS, name), of_torch(name)):
-            if value is not None:
-                return value
-        return default
-
-    chosen = {
-        "threshold": either("threshold", 1000),
-        "edgeitems": either("edgeitems", 3),
-        "linewidth": either("linewidth", 100),
-        "sci_mode": either("sci_mode", None),
-    }
-    decimals = of_torch("precision") if OPTIONS.precision is None else None
-    return Printing(digits=OPTIONS.precision, decimals=decimals, **chosen)  # type: ignore[arg-type]
+    found, usual = dataclasses.replace(OPTIONS), type(PRINT_OPTS)()
+    for ours in ("decimals", "threshold", "edgeitems", "linewidth", "sci_mode"):
+        name = "precision" if ours == "decimals" else ours
+        if getattr(OPTIONS, name) is None:
+            value = getattr(PRINT_OPTS, name)
+            default = getattr(DEFAULTS, ours)
+            setattr(found, ours, default if value == getattr(usual, name) else value)
+    return found
 
 
 def set_printoptions(
@@ -117,18 +100,7 @@ def set_printoptions(
         setattr(OPTIONS, name, value)
 
 
-Number = Fraction | float
 Element = Callable[[Sequence[float]], str]
-
-
-def decimal(value: Number, count: int, sci_mode: bool | None = None) -> str:
-    """Return the number rounded to `count` significant decimal digits, ties to even."""
-    if isinstance(value, float):
-        return "-0." if value == 0 else repr(value)
-    if value == 0:
-        return "0."
-    found = digits.significant(abs(value.numerator), value.denominator, min(count, digits.MOST))
-    return placed(value < 0, found, sci_mode)
 
 
 def placed(negative: bool, found: digits.Digits, sci_mode: bool | None = None) -> str:
@@ -144,7 +116,7 @@ def placed(negative: bool, found: digits.Digits, sci_mode: bool | None = None) -
     return f"{sign}{text[0]}.{text[1:]}e{power:+03d}"
 
 
-def element(fmt: Format, exact: bool, options: Printing) -> Element:
+def element(fmt: Format, exact: bool, options: Options) -> Element:
     """Return the function that prints one number, given its components.
 
     Args:
@@ -157,12 +129,12 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
     def show(parts: Sequence[float]) -> str:
         if not math.isfinite(parts[0]):
             return repr(parts[0])
-        n, d = digits.whole(parts)
+        n, d = ratio(parts)
         if n == 0:
             return "-0." if math.copysign(1.0, parts[0]) < 0 else "0."
         negative, n = n < 0, abs(n)
-        if options.digits is not None:
-            found = digits.significant(n, d, min(options.digits, digits.MOST))
+        if options.precision is not None:
+            found = digits.significant(n, d, min(options.precision, digits.MOST))
         elif exact:
             found = digits.shortest([-x for x in parts] if negative else parts, fmt)
         else:
@@ -172,7 +144,7 @@ def element(fmt: Format, exact: bool, options: Printing) -> Element:
     return show
 
 
-def _decimals(rows: Sequence[Sequence[float]], options: Printing) -> Element:
+def _decimals(rows: Sequence[Sequence[float]], options: Options) -> Element:
     """Return the function that prints numbers with a fixed count of digits after the point.
 
     All get an exponent if the largest is above 1e8 or 1000 times the smallest, or the smallest
@@ -231,7 +203,7 @@ def shown(shape: Sequence[int]) -> list[list[int | None]]:
 
 
 def _nested(
-    shape: tuple[int, ...], texts: Iterator[str], width: int, indent: int, options: Printing
+    shape: tuple[int, ...], texts: Iterator[str], width: int, indent: int, options: Options
 ) -> str:
     places = shown(shape)
 

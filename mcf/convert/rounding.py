@@ -5,7 +5,6 @@ The nearest expansion of a real number v is x0 = RN(v), x1 = RN(v - x0), x2 = RN
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -57,48 +56,12 @@ def few_converted(
         found = conversions.run_few(nearest, components, dtype, terms)
         if found is not None:
             return found
-    if first.numel() > _FEWEST:
-        unchanged = _unchanged(components, dtype, terms)
-        if unchanged is not None:
-            return unchanged
     return converted_few(components, dtype, terms)
 
 
 def dense(c: Tensor) -> bool:
     """Return whether a tensor's elements are contiguous at its address, without lazy negation."""
     return c.is_contiguous() and not c.is_neg() and not c._is_zerotensor()
-
-
-# Up to this number of elements are converted by integers, untested whether they stay unchanged.
-_FEWEST = 3
-# For more elements a kernel is as fast as the test.
-_FEW = 1024
-
-
-def _unchanged(
-    components: Sequence[Tensor], dtype: torch.dtype, terms: int
-) -> Sequence[Tensor] | None:
-    """Return copies of small components that are canonical already, or None.
-
-    This takes a tenth of the time of computing the canonical form.
-    """
-    first = components[0]
-    if len(components) != terms or first.dtype is not dtype or dtype not in _INTEGERS:
-        return None
-    if not visible(first) or not 0 < first.numel() <= _FEW:
-        return None
-    given = [c.detach() for c in components]
-    # A finite sum shows that all first components are finite.
-    if not math.isfinite(given[0].sum().item()):
-        return None
-    for k in range(terms - 1):
-        if not torch.equal(given[k] + given[k + 1], given[k]):
-            return None
-        if k < terms - 2 and bool(_ties(given, k)[1].any()):
-            return None
-    # Adding 0 turns -0 of a low component into +0.
-    copied = given[0].clone(memory_format=torch.contiguous_format)
-    return [copied, *((c + 0.0).contiguous() for c in given[1:])]
 
 
 def _fake(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> list[Tensor]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from mcf.convert import digits
+from mcf.convert.few import ratio
 
 # Python's "Format Specification Mini-Language" for floats.
 _SPEC = re.compile(
@@ -34,7 +35,7 @@ def formatted(parts: Sequence[float], spec: str, usual: Callable[[Sequence[float
             "float with e, E, f, F, g, G or %, such as '.30f', '+.6e', '>40.20g'"
         )
     kind, exponent = found["type"] or "", ""
-    n, d = digits.whole(parts) if math.isfinite(parts[0]) else (1, 1)
+    n, d = ratio(parts) if math.isfinite(parts[0]) else (1, 1)
     negative = n < 0 or (n == 0 and math.copysign(1.0, parts[0]) < 0)
     if not math.isfinite(parts[0]):
         negative = parts[0] < 0

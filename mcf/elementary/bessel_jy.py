@@ -619,7 +619,7 @@ _declare(
 def spherical_bessel_j0(x: Components, fmt: Format, terms: int) -> Components:
     """The spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
 
-    Relative to the result everywhere: the angle is reduced exactly whatever its size.
+    The bound is relative to the result everywhere, next to zeros too: the angle is reduced exactly.
     """
     y, w = ex.enter(x, fmt), ex.working_terms(fmt, terms)
     good = (y[0].abs() >= working().tiny) & y[0].isfinite()

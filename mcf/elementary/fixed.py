@@ -71,7 +71,7 @@ def log(x: Fraction) -> int:
 
 
 def exp(x: int) -> int:
-    """Return the exponential of a fixed-point number below 1 in magnitude, by its series."""
+    """Return the exponential of a fixed-point number of magnitude at most 1, by its series."""
     total, term, k = ONE, ONE, 1
     while term not in (0, -1):
         term = (term * x >> BITS) // k

@@ -202,8 +202,8 @@ def fmod(x: Components, y: Components, fmt: Format, terms: int) -> Components:
     """Return x - y trunc(x/y), with the sign of x; NaN for infinite x or y = 0.
 
     A zero has the sign of x. The result is exact except for the rounding to its components.
-    Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
-    floats. Others take integers on the CPU, some microseconds per element.
+    Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range are fast. Others
+    are computed in Python's integers on the CPU, in some microseconds per element.
     """
     return _divided(x, y, fmt, terms, True, modulo)
 
@@ -213,8 +213,8 @@ def remainder(x: Components, y: Components, fmt: Format, terms: int) -> Componen
     """Return x - y floor(x/y), with the sign of y; NaN for infinite x or y = 0.
 
     A zero has the sign of x. The result is exact except for the rounding to its components.
-    Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range take some sums of
-    floats. Others take integers on the CPU, some microseconds per element.
+    Quotients below 2**50 (2**21 in float32 registers) of numbers in normal range are fast. Others
+    are computed in Python's integers on the CPU, in some microseconds per element.
     """
     return _divided(x, y, fmt, terms, False, modulo)
 

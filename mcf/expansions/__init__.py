@@ -1,30 +1,11 @@
 """The expansion tensor."""
 
-from mcf.convert.printing import set_printoptions as set_printoptions
 from mcf.expansions import operators as operators
 from mcf.expansions import ops as ops
-from mcf.expansions.conversion import from_components as from_components
-from mcf.expansions.creation import arange as arange
-from mcf.expansions.creation import eye as eye
-from mcf.expansions.creation import full as full
-from mcf.expansions.creation import full_like as full_like
-from mcf.expansions.creation import linspace as linspace
-from mcf.expansions.creation import ones as ones
-from mcf.expansions.creation import ones_like as ones_like
-from mcf.expansions.creation import tensor as tensor
-from mcf.expansions.creation import zeros as zeros
-from mcf.expansions.creation import zeros_like as zeros_like
 from mcf.expansions.dispatch import rounded_derivatives as rounded_derivatives
 from mcf.expansions.dispatch import torch_functions as torch_functions
-from mcf.expansions.dispatch.registry import UnsupportedError as UnsupportedError
 from mcf.expansions.interchange import copying as copying
 from mcf.expansions.interchange import numpy_functions as numpy_functions
 from mcf.expansions.interchange import numpy_ufuncs as numpy_ufuncs
 from mcf.expansions.interchange import text as text
-from mcf.expansions.interchange.flat_state import flatten_state as flatten_state
-from mcf.expansions.interchange.flat_state import unflatten_state as unflatten_state
-from mcf.expansions.random import rand as rand
-from mcf.expansions.random import rand_like as rand_like
-from mcf.expansions.random import randn as randn
-from mcf.expansions.random import randn_like as randn_like
 from mcf.expansions.tensor import MCFTensor as MCFTensor

@@ -48,6 +48,12 @@ def check_components(components: Any, name: str = "components") -> Sequence[Tens
     return components
 
 
+def check_terms(terms: Any) -> None:
+    """Raise ValueError if `terms` is not a valid number of components."""
+    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
+        raise ValueError(f"terms must be an int from 1 to {MAX_TERMS}, got {terms!r}")
+
+
 def _tracing() -> tuple[type[Tensor], ...]:
     """Return torch's types that represent plain tensors while a function is traced."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -74,20 +80,16 @@ def _check_plain(name: str, c: Any) -> None:
 
 
 def _check_alike(name: str, k: int, c: Tensor, first: Tensor) -> None:
-    for what in ("dtype", "device"):
-        if getattr(c, what) != getattr(first, what):
-            raise TypeError(
-                f"{name}[{k}] must have the {what} of {name}[0], {getattr(first, what)}, got "
-                f"{getattr(c, what)}"
-            )
-    for what, given, allowed in (
-        ("shape", c.shape, first.shape),
-        ("strides", c.stride(), first.stride()),
+    more = " (mcf.from_components broadcasts and copies)"
+    for error, what, given, allowed, advice in (
+        (TypeError, "dtype", c.dtype, first.dtype, ""),
+        (TypeError, "device", c.device, first.device, ""),
+        (ValueError, "shape", [*c.shape], [*first.shape], more),
+        (ValueError, "strides", [*c.stride()], [*first.stride()], more),
     ):
         if given != allowed:
-            raise ValueError(
-                f"{name}[{k}] must have the {what} of {name}[0], {list(allowed)}, got "
-                f"{list(given)} (mcf.from_components broadcasts and copies)"
+            raise error(
+                f"{name}[{k}] must have the {what} of {name}[0], {allowed}, got {given}{advice}"
             )
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from mcf.convert.numbers import components_of
 from mcf.convert.parse import DIMENSIONS, beyond, cut, exact, flatten, printed
 from mcf.convert.rounding import convert
-from mcf.expansions.components import MAX_TERMS
+from mcf.expansions.components import check_terms
 from mcf.expansions.dispatch.recorded import unmapped, watched
 from mcf.expansions.dispatch.scalars import one
 from mcf.expansions.progressions import progression
@@ -22,11 +23,15 @@ from mcf.expansions.promotion import integer_components
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels.formats import Format, format_of
 
+__all__ = [
+    "arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "tensor", "zeros",
+    "zeros_like",
+]  # fmt: skip
+
 
 def check_format(terms: int, dtype: torch.dtype | None) -> Format:
     """Return the format of `dtype`, or of torch's default dtype; check that `terms` is 1 to 4."""
-    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
-        raise ValueError(f"terms must be 1 to {MAX_TERMS}, got {terms!r}")
+    check_terms(terms)
     return format_of(torch.get_default_dtype() if dtype is None else dtype)
 
 
@@ -135,7 +140,7 @@ def tensor(
     elif device is None and not compiling and _is_held(data, dtype):
         first = data.detach().clone()
         result = wrap([first, *(torch.zeros_like(first) for _ in range(terms - 1))])
-        return _recorded(result, requires_grad)
+        return leaf(result, requires_grad)
     elif isinstance(data, Tensor):
         source = _tensor_components(data)
     elif isinstance(data, (list, tuple)) and any(_is_array(item) for item in data):
@@ -148,7 +153,7 @@ def tensor(
         if 0 < len(leaves) <= _FEW and not compiling:
             few = _columns(leaves, fmt, terms)
             result = wrap([torch.tensor(c, dtype=dtype, device=device).reshape(shape) for c in few])
-            return _recorded(result, requires_grad)
+            return leaf(result, requires_grad)
         source = _number_components(shape, leaves, fmt, terms)
     if device is None and not isinstance(data, Tensor):
         device = torch.get_default_device()
@@ -156,10 +161,11 @@ def tensor(
     # Components of numbers are rounded already; rounding their sum again could differ.
     rounded = _are_numbers(data) and len(source) == terms and source[0].dtype is dtype
     result = wrap(source if rounded else convert(source, dtype, terms))
-    return _recorded(result, requires_grad)
+    return leaf(result, requires_grad)
 
 
-def _recorded(x: MCFTensor, requires_grad: bool) -> MCFTensor:
+def leaf(x: MCFTensor, requires_grad: bool) -> MCFTensor:
+    """Return a new tensor, which autograd records if `requires_grad`."""
     if requires_grad:
         x.requires_grad_()
     return x
@@ -257,6 +263,20 @@ def _array_components(data: np.ndarray[Any, Any], fmt: Format, terms: int) -> Co
 Device = torch.device | str | None
 
 
+class FormatOptions(TypedDict, total=False):
+    """Keyword arguments of functions that create tensors: see `full`."""
+
+    terms: int | None
+    dtype: torch.dtype | None
+    device: Device
+
+
+class Options(FormatOptions, total=False):
+    """Keyword arguments of functions that create tensors: see `full`."""
+
+    requires_grad: bool
+
+
 def shape_of(size: Sequence[Any]) -> tuple[int, ...]:
     """Return the shape from `f(2, 3)` or `f((2, 3))`."""
     if len(size) == 1 and isinstance(size[0], (tuple, list, torch.Size)):
@@ -264,10 +284,11 @@ def shape_of(size: Sequence[Any]) -> tuple[int, ...]:
     return tuple(size)
 
 
-def leaf(x: MCFTensor, requires_grad: bool) -> MCFTensor:
-    """Set `requires_grad` of a leaf, and return it."""
-    x.requires_grad_(requires_grad)
-    return x
+def like(input: Tensor, options: Any) -> Any:
+    """Return options with the format and device of a tensor where none are given."""
+    terms = input.terms if isinstance(input, MCFTensor) else 2
+    own = {"terms": terms, "dtype": input.dtype, "device": input.device}
+    return own | {name: value for name, value in options.items() if value is not None}
 
 
 def full(
@@ -294,35 +315,18 @@ def full(
     fmt = format_of(dtype)
     shape = (size,) if isinstance(size, int) else tuple(size)
     values = components_of(exact(number_in(fill_value, "fill_value")), fmt, terms)
-    return leaf(
-        wrap([torch.full(shape, v, dtype=dtype, device=device) for v in values]), requires_grad
-    )
+    made = wrap([torch.full(shape, v, dtype=dtype, device=device) for v in values])
+    return leaf(made, requires_grad)
 
 
-def zeros(
-    *size: Any,
-    terms: int = 2,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    requires_grad: bool = False,
-) -> MCFTensor:
-    """Create a tensor of zeros of shape `size`; other arguments as `mcf.full`."""
-    return full(
-        shape_of(size), 0, terms=terms, dtype=dtype, device=device, requires_grad=requires_grad
-    )
+def zeros(*size: Any, **options: Unpack[Options]) -> MCFTensor:
+    """Create a tensor of zeros of shape `size`; options as `mcf.full`."""
+    return full(shape_of(size), 0, **options)
 
 
-def ones(
-    *size: Any,
-    terms: int = 2,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    requires_grad: bool = False,
-) -> MCFTensor:
-    """Create a tensor of ones of shape `size`; other arguments as `mcf.full`."""
-    return full(
-        shape_of(size), 1, terms=terms, dtype=dtype, device=device, requires_grad=requires_grad
-    )
+def ones(*size: Any, **options: Unpack[Options]) -> MCFTensor:
+    """Create a tensor of ones of shape `size`; options as `mcf.full`."""
+    return full(shape_of(size), 1, **options)
 
 
 def eye(
@@ -334,73 +338,63 @@ def eye(
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """Create the identity matrix of n rows and m columns; other arguments as `mcf.full`."""
+    """Create the identity matrix of n rows and m columns; options as `mcf.full`."""
     dtype = check_format(terms, dtype).dtype
     one = torch.eye(n, n if m is None else m, dtype=dtype, device=device)
     zero = [torch.zeros_like(one) for _ in range(terms - 1)]
     return leaf(wrap([one, *zero]), requires_grad)
 
 
-def arange(
-    start: Any,
-    end: Any = None,
-    step: Any = 1,
-    *,
-    terms: int | None = None,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    requires_grad: bool = False,
-) -> MCFTensor:
+def arange(start: Any, end: Any = None, step: Any = 1, **options: Unpack[Options]) -> MCFTensor:
     """Create start, start + step, ... below end, each rounded to the nearest expansion.
 
     Args:
         start: the first number, as `mcf.tensor` takes it; a single argument is `end`, from 0.
         end: exclusive upper limit (lower limit for a negative step).
         step: not 0; "0.1" is one tenth.
-        terms: as `mcf.full`, of all the numbers given.
-        dtype: as `mcf.full`, of all the numbers given.
-        device: as `mcf.full`.
-        requires_grad: as `mcf.full`.
+        options: as `mcf.full`; the format is that of all the numbers given.
     """
     if end is None:
         start, end = 0, start
-    terms, dtype = like_data([start, end, step], terms, dtype)
     a, b, s = (_finite(v, n) for v, n in ((start, "start"), (end, "end"), (step, "step")))
     if s == 0:
         raise ValueError("step must not be 0")
     if (b - a) * s < 0:
         raise ValueError(f"step must lead from start to end, got {step!r}")
-    count = math.ceil((b - a) / s)
-    return leaf(wrap(progression(a, s, count, terms, dtype, device)), requires_grad)
+    return _sequence([start, end, step], a, s, math.ceil((b - a) / s), **options)
 
 
-def linspace(
-    start: Any,
-    end: Any,
-    steps: int,
-    *,
-    terms: int | None = None,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    requires_grad: bool = False,
-) -> MCFTensor:
+def linspace(start: Any, end: Any, steps: int, **options: Unpack[Options]) -> MCFTensor:
     """Create `steps` evenly spaced numbers from start to end, each the nearest expansion.
 
     Args:
         start: the first number, as `mcf.tensor` takes it.
         end: the last number.
         steps: number of elements, at least 0.
-        terms: as `mcf.full`, of all the numbers given.
-        dtype: as `mcf.full`, of all the numbers given.
-        device: as `mcf.full`.
-        requires_grad: as `mcf.full`.
+        options: as `mcf.full`; the format is that of all the numbers given.
     """
-    terms, dtype = like_data([start, end], terms, dtype)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")
     a, b = _finite(start, "start"), _finite(end, "end")
     gap = (b - a) / (steps - 1) if steps > 1 else Fraction(0)
-    return leaf(wrap(progression(a, gap, steps, terms, dtype, device)), requires_grad)
+    return _sequence([start, end], a, gap, steps, **options)
+
+
+def _sequence(
+    data: list[Any],
+    first: Fraction,
+    step: Fraction,
+    count: int,
+    *,
+    terms: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: Device = None,
+    requires_grad: bool = False,
+) -> MCFTensor:
+    """Create first + k step for all k below count, in the format of the numbers given."""
+    terms, dtype = like_data(data, terms, dtype)
+    made = wrap(progression(first, step, count, terms, dtype, device))
+    return leaf(made, requires_grad)
 
 
 def _finite(value: Any, name: str) -> Fraction:
@@ -412,35 +406,16 @@ def _finite(value: Any, name: str) -> Fraction:
     return Fraction(number)
 
 
-def _format(like: Tensor, terms: int | None, dtype: torch.dtype | None) -> dict[str, Any]:
-    own = like.terms if isinstance(like, MCFTensor) else 2
-    return {"terms": own if terms is None else terms, "dtype": dtype or like.dtype}
-
-
-def full_like(
-    input: Tensor,
-    fill_value: Any,
-    *,
-    terms: int | None = None,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    requires_grad: bool = False,
-) -> MCFTensor:
+def full_like(input: Tensor, fill_value: Any, **options: Unpack[Options]) -> MCFTensor:
     """Call `mcf.full` with shape, format and device of a tensor; a plain tensor has 2 terms."""
-    return full(
-        input.shape,
-        fill_value,
-        device=device or input.device,
-        requires_grad=requires_grad,
-        **_format(input, terms, dtype),
-    )
+    return full(input.shape, fill_value, **like(input, options))
 
 
-def zeros_like(input: Tensor, **options: Any) -> MCFTensor:
+def zeros_like(input: Tensor, **options: Unpack[Options]) -> MCFTensor:
     """Create zeros with shape, format and device of a tensor; see `mcf.full_like`."""
     return full_like(input, 0, **options)
 
 
-def ones_like(input: Tensor, **options: Any) -> MCFTensor:
+def ones_like(input: Tensor, **options: Unpack[Options]) -> MCFTensor:
     """Create ones with shape, format and device of a tensor; see `mcf.full_like`."""
     return full_like(input, 1, **options)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from mcf.convert.rounding import convert
 from mcf.expansions.components import MAX_TERMS
-from mcf.expansions.creation import Device, _format, check_format, leaf, shape_of
+from mcf.expansions.creation import Device, Options, check_format, leaf, like, shape_of
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import Format, format_of
+
+__all__ = ["rand", "rand_like", "randn", "randn_like"]
 
 # A float64 holds an integer of this many bits.
 _CHUNK = 48
@@ -37,24 +41,6 @@ def uniform_components(
     return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
 
 
-def rand(
-    *size: Any,
-    terms: int = 2,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    requires_grad: bool = False,
-    generator: torch.Generator | None = None,
-) -> MCFTensor:
-    """Draw uniform random numbers in [0, 1), with random bits in every component.
-
-    They are multiples of 2**-(terms * p), p the precision of the dtype (float16: of 2**-24, its
-    smallest number). Torch's seed or `generator` determines them; other arguments as `mcf.full`.
-    """
-    fmt = check_format(terms, dtype)
-    components = uniform_components(shape_of(size), fmt, terms, device, generator)
-    return leaf(wrap(components), requires_grad)
-
-
 def normal_components(
     shape: tuple[int, ...],
     fmt: Format,
@@ -74,45 +60,48 @@ def normal_components(
     return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
 
 
+def rand(
+    *size: Any, generator: torch.Generator | None = None, **options: Unpack[Options]
+) -> MCFTensor:
+    """Draw uniform random numbers in [0, 1), with random bits in every component.
+
+    They are multiples of 2**-(terms * p), p the precision of the dtype (float16: of 2**-24, its
+    smallest number). Torch's seed or `generator` determines them; options as `mcf.full`.
+    """
+    return _drawn(uniform_components, size, generator, **options)
+
+
 def randn(
-    *size: Any,
-    terms: int = 2,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    requires_grad: bool = False,
-    generator: torch.Generator | None = None,
+    *size: Any, generator: torch.Generator | None = None, **options: Unpack[Options]
 ) -> MCFTensor:
     """Draw standard normal random numbers, with random bits in every component.
 
     The distribution is that of `torch.randn` in float64; digits below float64's are uniform.
-    Torch's seed or `generator` determines them; other arguments as `mcf.full`.
+    Torch's seed or `generator` determines them; options as `mcf.full`.
     """
-    fmt = check_format(terms, dtype)
-    components = normal_components(shape_of(size), fmt, terms, device, generator)
+    return _drawn(normal_components, size, generator, **options)
+
+
+def _drawn(
+    draw: Callable[..., Components],
+    size: tuple[Any, ...],
+    generator: torch.Generator | None,
+    *,
+    terms: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: Device = None,
+    requires_grad: bool = False,
+) -> MCFTensor:
+    terms = 2 if terms is None else terms
+    components = draw(shape_of(size), check_format(terms, dtype), terms, device, generator)
     return leaf(wrap(components), requires_grad)
 
 
-def rand_like(
-    input: Tensor,
-    *,
-    terms: int | None = None,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    **options: Any,
-) -> MCFTensor:
+def rand_like(input: Tensor, **options: Any) -> MCFTensor:
     """Call `mcf.rand` with shape, format and device of a tensor; a plain tensor has 2 terms."""
-    kind = _format(input, terms, dtype)
-    return rand(tuple(input.shape), device=device or input.device, **kind, **options)
+    return rand(tuple(input.shape), **like(input, options))
 
 
-def randn_like(
-    input: Tensor,
-    *,
-    terms: int | None = None,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    **options: Any,
-) -> MCFTensor:
+def randn_like(input: Tensor, **options: Any) -> MCFTensor:
     """Call `mcf.randn` with shape, format and device of a tensor; a plain tensor has 2 terms."""
-    kind = _format(input, terms, dtype)
-    return randn(tuple(input.shape), device=device or input.device, **kind, **options)
+    return randn(tuple(input.shape), **like(input, options))

@@ -208,12 +208,7 @@ def fresh(
     This is faster than `made`, which reads them from the first component.
     """
     tensor: MCFTensor = _wrapper(MCFTensor, size, dtype=dtype, device=device)
-    own = tensor.__dict__
-    if len(components) == 2:
-        own["_terms"] = 2
-        own["_c0"], own["_c1"] = components
-    else:
-        hold(own, components)
+    hold(tensor.__dict__, components)
     return tensor
 
 

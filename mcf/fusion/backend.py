@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,9 @@ def fused(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable
         fast = torch.compile(step, backend=mcf.fused)   # "mcf" where the package is installed
 
     Operations on expansions, sums and products along dimensions of at most 256 numbers, views,
-    copies and constants become statements on the numbers of one system, and these become one
-    kernel. If no result of x[k, ...] depends on x[j, ...], then k counts systems, which are the
-    lanes of the kernel, as for `torch.func.vmap`; likewise for several leading dimensions.
+    copies and constants become the statements of one kernel. Where no result of x[k, ...] depends
+    on x[j, ...], each k is a lane of the kernel, as a sample is in `torch.func.vmap`; likewise for
+    several leading dimensions.
     Operations without statements, or beyond the limit of a kernel, run unchanged between kernels;
     the logger "mcf.fusion" reports them. The torch executor has no kernels.
 
@@ -47,17 +47,17 @@ def fused(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable
         raise TypeError(f"backend mcf has no options, got {', '.join(map(repr, options))}")
     from torch._dynamo.backends.common import aot_autograd
 
-    found: list[Callable[..., Any]] = []
+    found: list[Callable[..., Any] | None] = []
 
     def inference(module: GraphModule, components: Sequence[Any]) -> Callable[..., Any]:
         program = compile_graph(module, components)
-        found.extend(_direct(graph, inputs, module, program))
+        found.append(_direct(graph, inputs, module, program))
         return program
 
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=compile_graph, inference_compiler=inference
     )(graph, inputs)
-    return found[0] if found else compiled
+    return next(filter(None, found), compiled)
 
 
 def _format(graph: torch.fx.Graph) -> Format:
@@ -190,8 +190,8 @@ class Graph:
 
 def _direct(
     graph: GraphModule, inputs: Sequence[Any], module: GraphModule, program: Graph
-) -> Iterator[Callable[..., Any]]:
-    """Yield a replacement of PyTorch's wrappers, unless these are needed.
+) -> Callable[..., Any] | None:
+    """Return a replacement of PyTorch's wrappers, unless these are needed.
 
     The wrappers of a compiled graph (recreated views of inputs, mutations, checked construction of
     tensors) take longer than a small kernel. A graph without derivatives that neither changes nor
@@ -206,16 +206,28 @@ def _direct(
     terms_in = [_terms(x) for x in inputs]
     [output] = (n.args[0] for n in graph.graph.nodes if n.op == "output")
     if not isinstance(output, list | tuple):
-        return
+        return None
     values = [n.meta.get("example_value") if isinstance(n, torch.fx.Node) else n for n in output]
     terms_out = [_terms(x) for x in values]
     if None in terms_in or None in terms_out or not _independent():
-        return
+        return None
     given = sum(terms or 1 for terms in terms_in)
     found = next(n for n in module.graph.nodes if n.op == "output").args[0]
     if given != len(program.arguments) or sum(terms or 1 for terms in terms_out) != len(found):
-        return
-    yield _unwrapped(program, [t or 0 for t in terms_in], [t or 0 for t in terms_out])
+        return None
+
+    def run(*given: Any) -> Any:
+        flat: list[Tensor] = []
+        for x, terms in zip(given, terms_in, strict=True):
+            flat += COMPONENTS[terms](x.__dict__) if terms else (x,)
+        out, start = program(flat), 0
+        found = []
+        for terms in terms_out:
+            found.append(made(out[start : start + terms]) if terms else out[start])
+            start += terms or 1
+        return found
+
+    return run
 
 
 def _terms(x: Any) -> int | None:
@@ -239,25 +251,3 @@ def _independent() -> bool:
         )
     except AttributeError:
         return False
-
-
-def _unwrapped(program: Graph, terms_in: list[int], terms_out: list[int]) -> Callable[..., Any]:
-    def run(*given: Any) -> Any:
-        flat: list[Tensor] = []
-        for x, terms in zip(given, terms_in, strict=True):
-            if terms:
-                flat += COMPONENTS[terms](x.__dict__)
-            else:
-                flat.append(x)
-        out = program(flat)
-        found, start = [], 0
-        for terms in terms_out:
-            if terms:
-                found.append(made(out[start : start + terms]))
-                start += terms
-            else:
-                found.append(out[start])
-                start += 1
-        return found
-
-    return run

@@ -134,14 +134,6 @@ def _settled(program: Program, state: State) -> State:
     return program.kernel_on(settle_kernel(len(state)), state)
 
 
-def _row_sums(program: Program, x: State, terms: int) -> State:
-    return _rows(program, [x], terms)[:terms]
-
-
-def _row_products(program: Program, x: State, y: State, terms: int) -> State:
-    return _rows(program, [x, y], terms)[:terms]
-
-
 def _row_means(program: Program, x: State, reproducible: bool) -> State:
     total = _rows(program, [x], len(x))
     length = torch.full(total[0].shape, float(x[0].shape[1]), dtype=torch.float64, device="cpu")
@@ -178,8 +170,8 @@ def _matrix_products(program: Program, x: State, y: State, terms: int) -> State:
 # Operators that compute in registers of another format unless the format is float64.
 FLOAT64: dict[Any, Handler] = {
     torch.ops.mcf.elementary.default: _elementary,
-    torch.ops.mcf.row_sums.default: _row_sums,
-    torch.ops.mcf.row_products.default: _row_products,
+    torch.ops.mcf.row_sums.default: lambda program, x, n: _rows(program, [x], n)[:n],
+    torch.ops.mcf.row_products.default: lambda program, x, y, n: _rows(program, [x, y], n)[:n],
     torch.ops.mcf.row_means.default: _row_means,
     torch.ops.mcf.matrix_products.default: _matrix_products,
 }

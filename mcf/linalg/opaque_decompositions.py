@@ -327,7 +327,7 @@ _ldl_factor = operator("ldl_factor(Tensor[] a) -> Tensor[]", _ldl_run, _ldl_shap
 
 
 def ldl_factor(a: Components) -> tuple[Components, Tensor, Tensor]:
-    """Factorise as the operator of `ldl_factors.factor`."""
+    """Call `ldl_factors.factor` as an operator that torch.compile does not look into."""
     *factors, pivots, info = _ldl_factor(list(a))
     return tuple(factors), pivots, info
 
@@ -340,7 +340,7 @@ _ldl_solve = operator(
 
 
 def ldl_solve(ld: Components, pivots: Tensor, b: Components) -> Components:
-    """Solve as the operator of `ldl_factors.solve`."""
+    """Call `ldl_factors.solve` as an operator that torch.compile does not look into."""
     return tuple(_ldl_solve(list(ld), pivots, list(b)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,8 @@ def keep_float32(
 
     for module in others:
         module._apply(narrow, recurse=False)  # type: ignore[no-untyped-call]
-    give = _Give(dtype)
+    # Not a closure, so that models with the hook can be pickled.
+    give = functools.partial(_give, dtype)
     for name in kept:
         module = model.get_submodule(name)
         module.register_forward_pre_hook(_take, with_kwargs=True)
@@ -127,14 +129,8 @@ def _take(module: nn.Module, args: Any, kwargs: Any) -> Any:
     return tree_map(_wide, args), tree_map(_wide, kwargs)
 
 
-class _Give:
-    """A forward hook that rounds results; a class, so that models with it can be pickled."""
+def _give(dtype: torch.dtype, module: nn.Module, args: Any, result: Any) -> Any:
+    def rounded(x: Any) -> Any:
+        return x.to(dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def __call__(self, module: nn.Module, args: Any, result: Any) -> Any:
-        return tree_map(self._rounded, result)
-
-    def _rounded(self, x: Any) -> Any:
-        return x.to(self.dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
+    return tree_map(rounded, result)

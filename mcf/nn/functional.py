@@ -43,14 +43,7 @@ def layer_norm(
         eps: an exact number, added to the variance (that of n, not n - 1 elements).
         cudnn_enable: ignored; `torch.layer_norm` has it.
     """
-    dims = _last_dimensions(input, normalized_shape)
-    (x,) = map(roomy, _alike((input,), (weight, bias)))
-    found = mean_square(x - x.mean(dims, keepdim=True), dims, eps)
-    out = found.x * found.total.rsqrt()
-    if weight is not None:
-        out = out * weight
-    result: Tensor = fitted(out if bias is None else out + bias, input, weight, bias)
-    return result
+    return _normalised(True, input, normalized_shape, weight, bias, eps)
 
 
 @implements(torch.nn.functional.rms_norm, torch.rms_norm)
@@ -69,13 +62,27 @@ def rms_norm(
         eps: an exact number; None for `torch.finfo` of the dtype that torch computes in, which is
             float32 for 16-bit components.
     """
+    return _normalised(False, input, normalized_shape, weight, None, eps)
+
+
+def _normalised(
+    centred: bool,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float | None,
+) -> Tensor:
     dims = _last_dimensions(input, normalized_shape)
-    (x,) = _alike((input,), (weight,))
+    (x,) = _alike((input,), (weight, bias))
     if eps is None:
         eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
-    found = mean_square(roomy(x), dims, eps)
+    x = roomy(x)
+    found = mean_square(x - x.mean(dims, keepdim=True) if centred else x, dims, eps)
     out = found.x * found.total.rsqrt()
-    result: Tensor = fitted(out if weight is None else out * weight, input, weight)
+    if weight is not None:
+        out = out * weight
+    result: Tensor = fitted(out if bias is None else out + bias, input, weight, bias)
     return result
 
 
@@ -106,6 +113,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out if bias is None else out + bias
 
 
+@implements_inside("scaled_dot_product_attention")
 @implements(torch.nn.functional.scaled_dot_product_attention)
 def attention(
     query: Tensor,
@@ -166,27 +174,13 @@ def weighted_attention(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return attention, and its weights after dropout, [..., L, S]."""
-    q, k, v = map(roomy, _alike((query, key, value), (attn_mask,)))
-    out, weights = _attended(q, k, v, attn_mask, dropout_p, is_causal, scale, q)
-    given = query, key, value, attn_mask
-    return fitted(out, *given), fitted(weights, *given)
-
-
-def _attended(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    like: MCFTensor,
-) -> tuple[Tensor, Tensor]:
-    """Compute attention and weights of operands in one format, that of `like`."""
     if attn_mask is not None and is_causal:
         raise ValueError("attention: give attn_mask or is_causal, not both")
+    # Inside a transform of torch.func operands look like plain tensors.
+    like = example(query, key, value, attn_mask)
+    q, k, v = (roomy(formatted(x, like)) for x in (query, key, value))
     scores = torch.matmul(q, k.transpose(-2, -1))
-    scores = scores / _root(q.shape[-1], like) if scale is None else scores * scale
+    scores = scores / _root(q.shape[-1], roomy(like)) if scale is None else scores * scale
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -196,28 +190,7 @@ def _attended(
     weights = torch.softmax(scores, -1)
     if dropout_p > 0:
         weights = torch.dropout(weights, dropout_p, True)
-    return torch.matmul(weights, v), weights
-
-
-@implements_inside("scaled_dot_product_attention")
-def _attention_inside(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    if enable_gqa:
-        key, value = _heads_of(query, key), _heads_of(query, value)
-    like = example(query, key, value, attn_mask)
-    q, k, v = (roomy(formatted(x, like)) for x in (query, key, value))
-    out, _ = _attended(q, k, v, attn_mask, dropout_p, is_causal, scale, roomy(like))
-    result: Tensor = fitted(out, like)
-    return result
+    return fitted(torch.matmul(weights, v), like), fitted(weights, like)
 
 
 def _alike(tensors: Sequence[Tensor], others: Sequence[Tensor | None]) -> list[MCFTensor]:

@@ -12,18 +12,12 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from mcf.expansions import MCFTensor, ones, zeros
+from mcf.expansions.creation import FormatOptions, ones, zeros
 from mcf.expansions.random import rand, randn
 from mcf.nn import functional
-
-Device = torch.device | str | None
-
-
-def _parameter(x: MCFTensor) -> nn.Parameter:
-    return nn.Parameter(x)
 
 
 class MCFLinear(nn.Module):
@@ -33,9 +27,7 @@ class MCFLinear(nn.Module):
         in_features: size of the input's last dimension.
         out_features: size of the output's.
         bias: whether there is a b.
-        terms: number of components, 1 to 4.
-        dtype: the dtype of the components; None for torch's default dtype.
-        device: the device of the parameters.
+        options: `terms`, `dtype` and `device`, as `mcf.full`.
     """
 
     def __init__(
@@ -43,21 +35,18 @@ class MCFLinear(nn.Module):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        *,
-        terms: int = 2,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
+        **options: Unpack[FormatOptions],
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         bound = 1 / math.sqrt(in_features) if in_features else 0.0
         shape = (out_features, in_features)
-        w = rand(shape, terms=terms, dtype=dtype, device=device)
-        self.weight = _parameter((w * 2 - 1) * bound)  # type: ignore[arg-type]
+        w = rand(shape, **options)
+        self.weight = nn.Parameter((w * 2 - 1) * bound)
         self.bias = None
         if bias:
-            b = rand(out_features, terms=terms, dtype=dtype, device=device)
-            self.bias = _parameter((b * 2 - 1) * bound)  # type: ignore[arg-type]
+            b = rand(out_features, **options)
+            self.bias = nn.Parameter((b * 2 - 1) * bound)
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [..., in] to [..., out]; a plain input is promoted."""
@@ -75,9 +64,7 @@ class MCFEmbedding(nn.Module):
         num_embeddings: number of rows.
         embedding_dim: their size.
         padding_idx: a row that stays 0 and gets no gradient.
-        terms: number of components, 1 to 4.
-        dtype: the dtype of the components; None for torch's default dtype.
-        device: the device of the table.
+        options: `terms`, `dtype` and `device`, as `mcf.full`.
     """
 
     def __init__(
@@ -85,17 +72,14 @@ class MCFEmbedding(nn.Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
-        *,
-        terms: int = 2,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
+        **options: Unpack[FormatOptions],
     ) -> None:
         super().__init__()
         self.padding_idx = padding_idx
-        table = randn(num_embeddings, embedding_dim, terms=terms, dtype=dtype, device=device)
+        table = randn(num_embeddings, embedding_dim, **options)
         if padding_idx is not None:
             table[padding_idx] = 0
-        self.weight = _parameter(table)
+        self.weight = nn.Parameter(table)
 
     def forward(self, input: Tensor) -> Tensor:
         """Map integers [...] to [..., embedding_dim]."""
@@ -112,29 +96,20 @@ class MCFLayerNorm(nn.Module):
     Args:
         normalized_shape: the sizes of the last dimensions.
         eps: added to the variance.
-        terms: number of components, 1 to 4.
-        dtype: the dtype of the components; None for torch's default dtype.
-        device: the device of the parameters.
+        options: `terms`, `dtype` and `device`, as `mcf.full`.
     """
 
     def __init__(
         self,
         normalized_shape: int | tuple[int, ...],
         eps: float = 1e-5,
-        *,
-        terms: int = 2,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
+        **options: Unpack[FormatOptions],
     ) -> None:
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         self.normalized_shape, self.eps = tuple(shape), eps
-        self.weight = _parameter(
-            ones(self.normalized_shape, terms=terms, dtype=dtype, device=device)
-        )
-        self.bias = _parameter(
-            zeros(self.normalized_shape, terms=terms, dtype=dtype, device=device)
-        )
+        self.weight = nn.Parameter(ones(self.normalized_shape, **options))
+        self.bias = nn.Parameter(zeros(self.normalized_shape, **options))
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise [..., *normalized_shape]; the shape stays."""

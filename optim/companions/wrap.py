@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from mcf.kernels.choices import check_choice
 from mcf.optim import options, user_warnings, validation
 from mcf.optim.checkpoint import in_order
 from mcf.optim.companions import wrap_storage as storage
@@ -42,7 +43,7 @@ def strategy_of_group(group: dict[str, Any]) -> Strategy:
     options.check_rounding(group)
     name = group["precision"]
     if name not in STRATEGIES and parts(name) is None:
-        validation.choice("precision", name, WITHOUT_FEEDBACK)
+        check_choice("precision", name, WITHOUT_FEEDBACK)
     found = strategy_of(name)
     if found.feedback:
         raise ValueError(

@@ -219,7 +219,7 @@ class Streams:
         )
 
     def scalars(self, seed: int, steps: Sequence[int]) -> Any:
-        """Return `streams.SCALARS` at each parameter's step, float64 [rows, scalars]."""
+        """Return the scalars of each row's random numbers, float64 [rows, len(streams.SCALARS)]."""
         keys = streams.key(seed, np.array(steps, dtype=np.uint64), self._numbers)[self._owners]
         return np.stack(streams.scalars(keys, self._first), axis=1).astype(np.float64)
 

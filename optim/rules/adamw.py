@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
-from mcf.optim import validation
+from mcf.kernels.choices import check_choice
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options, hyperparameters
 from mcf.optim.rule import formulas
@@ -210,7 +210,7 @@ class CollageAdamW(AdamW):
 
     Args:
         mode: `"light"` (option B of the paper, the parameter as an expansion), `"plus"` (option C,
-            the second moment and beta2 too) or `"kahan"`, their special case.
+            the second moment and beta2 too) or `"kahan"` (a special case of light).
         compute_dtype: the parameter's dtype gives the paper's arithmetic.
     """
 
@@ -221,7 +221,7 @@ class CollageAdamW(AdamW):
         """Add a group as torch does; the group may have its own `mode`."""
         if isinstance(param_group, dict) and "mode" in param_group:
             mode = param_group["mode"]
-            validation.choice("mode", mode, self.precisions)
+            check_choice("mode", mode, self.precisions)
             rest = {name: option for name, option in param_group.items() if name != "mode"}
             param_group = {**rest, "precision": mode}
         super().add_param_group(param_group)
@@ -240,9 +240,9 @@ class CollageAdamW(AdamW):
     ) -> None:
         if "precision" in options:
             raise TypeError(
-                f"{type(self).__name__} names its precision mode; use mode='light', 'plus' or "
-                "'kahan', or AdamW, whose precision can be any"
+                f"{type(self).__name__} has no precision: the argument is mode='light', 'plus' or "
+                "'kahan'; AdamW takes any precision"
             )
-        validation.choice("mode", mode, self.precisions)
+        check_choice("mode", mode, self.precisions)
         options["precision"] = mode
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)

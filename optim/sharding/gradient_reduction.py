@@ -23,7 +23,9 @@ BUCKET_BYTES = 25 << 20
 
 
 class GradientReduction:
-    """mean = round(sum of all micro-batches' gradients of all processes / their number).
+    """Average gradients over micro-batches and processes, with one rounding.
+
+    mean = round(sum of all micro-batches' gradients of all processes / their number)
 
     PyTorch's engines add bf16 gradients in bf16, in an order that depends on the number of
     processes: a sum of n numbers has up to n - 1 roundings of 2**-9, and other bits on every mesh.
@@ -118,7 +120,7 @@ class GradientReduction:
 def reduce_gradients(
     params: Iterable[Tensor] | nn.Module, group: Any = None, how: str = "exact"
 ) -> None:
-    """`.grad` of each parameter <- its mean over the processes of a group, in place of DDP's.
+    """Replace each `.grad` by its mean over the processes of a group, in place of DDP's mean.
 
     It is `GradientReduction` with one micro-batch per process, with its guarantees.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mcf.kernels.choices import check_choice
 from mcf.kernels.tables import table_of
 from mcf.optim.parameters import expansions
 from mcf.optim.sharding.processes import Across, has_replicas
@@ -55,9 +56,7 @@ def check(options: Mapping[str, Any]) -> None:
             raise ValueError(f"Invalid {name}: {value}; allowed is a number in (0, inf), or None")
     if options["max_grad_norm"] is not None and options["max_grad_value"] is not None:
         raise ValueError("max_grad_norm and max_grad_value are both given; allowed is one of them")
-    if options["nonfinite"] not in NONFINITE:
-        allowed = ", ".join(map(repr, NONFINITE))
-        raise ValueError(f"Unknown nonfinite: {options['nonfinite']!r}; known are {allowed}")
+    check_choice("nonfinite", options["nonfinite"], NONFINITE)
 
 
 @dataclasses.dataclass

@@ -84,7 +84,7 @@ def update_(
 
 
 class Cut:
-    """The stretches of all of a step's parameters.
+    """Stretches of contiguous indices, of all parameters of a step.
 
     Attributes:
         owners: the index of each stretch's parameter.
@@ -144,8 +144,8 @@ def update(
         params: the parameters, one per row.
         rows: the kernel's tensors.
         values: a table of scalars, one line per row.
-        live: see `update_`.
-        first: the index of each row's first element, if the table does not have it.
+        live: 0 on the device if the step must change nothing; None if it always runs.
+        first: the index of each row's first element; empty if the table has it.
     """
     cut = Cut.of(params) if spec.random else None
     if cut is None:

@@ -248,7 +248,7 @@ def test_refusals() -> None:
         mcf.sum(torch.ones(3, dtype=torch.int64))
     with pytest.raises(TypeError, match=r"norm: x must be a tensor, got list"):
         mcf.norm([1.0])
-    with pytest.raises(ValueError, match=r"sum: terms must be 1 to 4 or None, got 5"):
+    with pytest.raises(ValueError, match=r"sum: terms must be an int from 1 to 4 or None, got 5"):
         mcf.sum(x, terms=5)
     with pytest.raises(IndexError, match=r"range of \[-1, 0\], but got 2"):
         mcf.sum(x, 2)

@@ -264,11 +264,13 @@ def test_bound_refuses_counts() -> None:
     with pytest.raises(ValueError, match="'exp' takes none, got 5"):
         mcf.bound("exp", count=5)
     for operation, count in (("sum", 5), ("mul", None), ("exp", None)):
-        with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
+        with pytest.raises(ValueError, match="terms must be an int from 1 to 4, got 5"):
             mcf.bound(operation, 5, count=count)
     # With or without a count, and all that is allowed is named.
     for count in (5, None):
         with pytest.raises(ValueError, match=r"no bound for operation 'min'; known .*exp.*dot"):
             mcf.bound("min", count=count)
+    with pytest.raises(ValueError, match=r"no bound for operation 'mull' \(did you mean 'mul'\?\)"):
+        mcf.bound("mull")
     with pytest.raises(ValueError, match=r"count must be below 1 \+ 1/\(2v\) = 4503599627370497"):
         mcf.bound("polyval", 1, torch.bfloat16, count=2**53)

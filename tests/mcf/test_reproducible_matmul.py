@@ -330,7 +330,7 @@ def test_what_is_refused() -> None:
         (TypeError, "y has dtype torch.int64", lambda: mcf.matmul(x, x.mT.long())),
         (TypeError, "y has dtype torch.float32", lambda: mcf.matmul(x, x.mT.float())),
         (ValueError, "inner dimensions are 3 and 2", lambda: mcf.matmul(x, x)),
-        (ValueError, "terms must be 1 to 4", lambda: mcf.matmul(x, x.mT, terms=5)),
+        (ValueError, "terms must be an int from 1 to 4", lambda: mcf.matmul(x, x.mT, terms=5)),
         (ValueError, "do not broadcast", lambda: mcf.matmul(y, z)),
     )  # fmt: skip
     for error, message, call in refused:

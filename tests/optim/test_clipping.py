@@ -131,8 +131,8 @@ BAD_OPTIONS = [
     ("max_grad_norm", math.inf, ValueError, "inf; allowed"),
     ("max_grad_norm", "1", TypeError, "must be a number or None, got str"),
     ("max_grad_norm", True, TypeError, "got bool"),
-    ("nonfinite", "ignore", ValueError, "'ignore'; known are 'torch', 'skip', 'raise'"),
-    ("nonfinite", None, ValueError, "known are"),
+    ("nonfinite", "ignore", ValueError, "one of 'torch', 'skip', 'raise', got 'ignore'"),
+    ("nonfinite", None, ValueError, "must be one of"),
 ]
 
 

@@ -274,8 +274,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: Precision(exp_avg="ue6m2"), "exp_avg='ue6m2'"),
     (lambda: Precision(exp_avg_sq="ratio8"), "exp_avg_sq='ratio8'"),
     (lambda: Precision(exp_avg_sq="ratio4"), "exp_avg_sq='ratio4'"),
-    (lambda: Precision(param="ratio8"), "Unknown param: 'ratio8'"),
-    (lambda: Precision(param="ratio4"), "Unknown param: 'ratio4'"),
+    (lambda: Precision(param="ratio8"), "param of Precision must be one of .*, got 'ratio8'"),
+    (lambda: Precision(param="ratio4"), "param of Precision must be one of .*, got 'ratio4'"),
     (odd_offset, re.escape("begins at the odd index 3")),
     (state_of_another_shape, r"needs torch.uint8 and \[3, 21\]"),
 ]

@@ -124,14 +124,15 @@ def test_one_tensor_does_not_change_the_others(executor: str) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"param": "bf16"}, "Unknown param: 'bf16'; known are 'single', 'kahan', 'pair'"),
+    ({"param": "bf16"}, "param of Precision must be one of 'single', 'kahan'.*, got 'bf16'"),
     (
         {"exp_avg": "pair"},
         "exp_avg='pair': it forgets in .* allowed are 'single', 'float32', 'stochastic'",
     ),
     ({"exp_avg_sq": "kahan"}, "exp_avg_sq='kahan': .* allowed are 'single', 'pair', 'float32'"),
-    ({"exp_avg_sq": "half"}, "Unknown exp_avg_sq: 'half'"),
-    ({"rounding": "up"}, "Unknown rounding: 'up'"),
+    ({"param": "plus"}, r"param='plus' is the name .* precision='plus', or Precision.of\('plus'\)"),
+    ({"exp_avg_sq": "half"}, "exp_avg_sq must be one of .*, got 'half'"),
+    ({"rounding": "up"}, "rounding must be one of .*, got 'up'"),
     ({"param": "float32", "rounding": "stochastic"}, "'float32', which keeps float32 exactly"),
     ({"param": "split16", "rounding": "stochastic"}, "'split16', which keeps float32 exactly"),
     ({"param": "pair", "feedback": True}, "feedback=True with param='pair', which stores what"),
@@ -146,12 +147,17 @@ def test_wrong_combinations(given: dict[str, Any], message: str) -> None:
 
 def test_what_an_optimizer_refuses() -> None:
     p = parameter(3, BF16)
-    with pytest.raises(ValueError, match="Unknown mode: 'pair_float32_pair'"):
+    with pytest.raises(ValueError, match=r"mode must be one of .*, got 'pair_float32_pair'"):
         CollageAdamW([p], mode=str(FEW[0]))
     with pytest.raises(ValueError, match="precision='plus' stores a second moment"):
         SGD([p], precision=Precision("pair", exp_avg_sq="pair"))
-    with pytest.raises(ValueError, match="Unknown precision: 'pair_single'; known are 'plain'"):
+    with pytest.raises(ValueError, match=r"precision must be one of 'plain'.*, got 'pair_single'"):
         AdamW([p], precision="pair_single")
+    for given, meant in (("split16sr", "split16_sr"), ("Plus", "plus"), ("bf16", "bf16_sr")):
+        with pytest.raises(ValueError, match=rf"got '{given}' \(did you mean '{meant}'\?\)$"):
+            AdamW([p], precision=given)
+    with pytest.raises(ValueError, match=r"got 'xyz'$"):
+        AdamW([p], precision="xyz")
     for make in (NAdam, Lion):
         with pytest.raises(ValueError, match=f"the update of {make.__name__} is a multiple of"):
             make([p], precision=Precision(exp_avg="float32", feedback=True))

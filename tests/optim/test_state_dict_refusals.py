@@ -128,14 +128,14 @@ def test_parameters_of_another_dtype_are_refused() -> None:
     # The same precision, but its states depend on the parameter's dtype.
     with pytest.raises(ValueError, match=r"needs torch\.float16"):
         AdamW([parameter(3, FP16)]).load_state_dict(of(AdamW, 3))
-    with pytest.raises(ValueError, match="its precision and dtype need"):
+    with pytest.raises(ValueError, match="its rule, precision and dtype need"):
         AdamW([parameter(3, FP32)]).load_state_dict(of(AdamW, 3))
 
 
 @pytest.mark.parametrize(
     ("value", "error", "words"),
     [
-        (None, ValueError, r"has .*; its precision and dtype need .*'mu_product'"),
+        (None, ValueError, r"has .*; its rule, precision and dtype need .*'mu_product'"),
         ("one", TypeError, r"'mu_product' of params\[0\] of param_groups\[0\] must be a number"),
         (torch.ones(2), ValueError, "'mu_product' .* must be 1-element"),
         (torch.tensor(torch.nan), ValueError, "'mu_product' .*nan; allowed is"),
@@ -161,7 +161,7 @@ def test_rules_refuse_the_state_of_another(variant: Variant) -> None:
     optimizer = variant.make([parameter(3, BF16)], **variant.options)
     optimizer.load_state_dict(of(variant.make, 3, **variant.options))
     entry = of(SGD, 3, momentum=0.9)["state"]
-    with pytest.raises(ValueError, match=r"has .*'momentum_buffer'.* its precision and dtype need"):
+    with pytest.raises(ValueError, match=r"has .*'momentum_buffer'.* its rule, precision"):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": entry})
 
 

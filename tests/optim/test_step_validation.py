@@ -119,7 +119,7 @@ def test_sparse_gradients_raise_as_in_torch() -> None:
 
 CHANGES: list[tuple[str, Callable[[Tensor], Any], str]] = [
     # float32 parameters have no low words at all.
-    ("wider", lambda p: p.data.to(FP32), "its precision and dtype need"),
+    ("wider", lambda p: p.data.to(FP32), "its rule, precision and dtype need"),
     ("other", lambda p: p.data.to(FP16), "dtype torch.float16"),
     ("longer", lambda p: torch.ones(6, dtype=BF16), r"shape \[6\]"),
     ("reshaped", lambda p: p.data.view(2, 2), r"shape \[2, 2\]"),

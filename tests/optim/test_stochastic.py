@@ -166,7 +166,7 @@ def test_refusals() -> None:
     p = parameter(3, BF16)
     with pytest.raises(ValueError, match="'stochastic' with precision='plain', which stores no"):
         AdamW([p], precision="plain", low="stochastic")
-    with pytest.raises(ValueError, match="Unknown low: 'up'; known are 'nearest', 'stochastic'"):
+    with pytest.raises(ValueError, match="low must be one of 'nearest', 'stochastic', got 'up'"):
         AdamW([p], low="up")
     with pytest.raises(TypeError, match="seed must be an int, got float"):
         AdamW([p], seed=0.5)  # type: ignore[arg-type]

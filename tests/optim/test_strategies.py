@@ -135,7 +135,7 @@ def test_collage_has_its_modes() -> None:
     for mode in ("light", "plus", "kahan"):
         assert CollageAdamW([p], mode=mode).param_groups[0]["precision"] == mode
     assert CollageAdamW([p]).param_groups[0]["precision"] == "plus"
-    with pytest.raises(ValueError, match="Unknown mode: 'master'; known are 'light', 'plus'"):
+    with pytest.raises(ValueError, match=r"mode must be one of 'light', 'plus', .*, got 'master'"):
         CollageAdamW([p], mode="master")
     with pytest.raises(ValueError, match="'light', 'plus', 'kahan'"):
         CollageAdamW([{"params": [p], "precision": "plain"}])

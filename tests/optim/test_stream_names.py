@@ -189,7 +189,7 @@ def test_refusals(make: Any) -> None:
         make([("a", p), (7, q)])
     with pytest.raises(ValueError, match=r"stream_by='name' and no param_names; allowed is 'plac"):
         make([{"params": [p], "stream_by": "name"}])
-    with pytest.raises(ValueError, match="Unknown stream_by: 'order'; known are 'name', 'place'"):
+    with pytest.raises(ValueError, match="stream_by must be one of 'name', 'place', got 'order'"):
         make([{"params": [p], "stream_by": "order"}])
     # What rounds to nearest has no streams: groups whose parameters others divided go on.
     AdamW([{"params": [p], "param_names": ["a", "b"]}], precision="plus")

@@ -168,7 +168,7 @@ def test_collage_group_names_its_mode() -> None:
     p, q = parameter(3, BF16), parameter(3, BF16)
     optimizer = CollageAdamW([{"params": [p], "mode": "light"}, {"params": [q]}])
     assert [g["precision"] for g in optimizer.param_groups] == ["light", "plus"]
-    with pytest.raises(ValueError, match="Unknown mode: 'heavy'"):
+    with pytest.raises(ValueError, match=r"mode must be one of .*, got 'heavy'"):
         optimizer.add_param_group({"params": [parameter(3, BF16)], "mode": "heavy"})
 
 

@@ -58,9 +58,15 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
     (AdamW, "eps", -1e-8, ValueError, "epsilon value: -1e-08"),
     (AdamW, "eps", True, TypeError, "epsilon value must be a number, got bool"),
     (AdamW, "weight_decay", -0.1, ValueError, "weight_decay value: -0.1"),
-    (AdamW, "precision", "double", ValueError, "precision: 'double'; known are 'plain', 'kahan'"),
-    (AdamW, "precision", None, ValueError, "precision: None; known are"),
-    (AdamW, "precision", ["plus"], ValueError, "known are .* 'master'"),
+    (
+        AdamW,
+        "precision",
+        "double",
+        ValueError,
+        "precision must be one of 'plain', .* got 'double'",
+    ),
+    (AdamW, "precision", None, ValueError, "precision must be one of .*, got None"),
+    (AdamW, "precision", ["plus"], ValueError, "one of .* 'master'"),
     (
         AdamW,
         "compute_dtype",
@@ -69,7 +75,13 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
         "compute_dtype: torch.float64; allowed are",
     ),
     (AdamW, "compute_dtype", "bf16", ValueError, "compute_dtype: bf16; allowed"),
-    (CollageAdamW, "mode", "heavy", ValueError, "mode: 'heavy'; known are 'light', 'plus'"),
+    (
+        CollageAdamW,
+        "mode",
+        "heavy",
+        ValueError,
+        "mode must be one of 'light', .* got 'heavy'",
+    ),
     (CollageAdamW, "lr", -1.0, ValueError, "learning rate: -1.0"),
     (SGD, "lr", -1.0, ValueError, "learning rate: -1.0"),
     (SGD, "momentum", -0.9, ValueError, "momentum value: -0.9"),
@@ -130,7 +142,7 @@ HYPERPARAMETERS += [
         ("betas", (torch.tensor(0.9), 0.9), "betas must be either both floats or both Tensors"),
         ("eps", -1e-8, "epsilon value: -1e-08"),
         ("weight_decay", -0.1, "weight_decay value: -0.1"),
-        ("precision", "double", "precision: 'double'; known are 'plain'"),
+        ("precision", "double", "precision must be one of 'plain'.*, got 'double'"),
     )
     if make is not Lion or name != "eps"
 ]
@@ -163,7 +175,7 @@ def test_precision_assigned_later() -> None:
     steps(optimizer, 1)
     before = stored(optimizer)
     for name, value, words in (
-        ("precision", "double", "precision: 'double'; known are"),
+        ("precision", "double", "precision must be one of .*, got 'double'"),
         ("precision", "light", "state of .* needs|need"),
         ("compute_dtype", FP16, "compute_dtype is torch.float16, but params"),
     ):

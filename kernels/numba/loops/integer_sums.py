@@ -24,7 +24,7 @@ LEAST_NORMAL, SCALED = 2.0**-1022, 2.0**54
 
 
 def digits(data):
-    """Add numbers of rows to digits; the mantissa is a signed integer of 53 bits."""
+    """Add the numbers of each row to its long accumulator, which is an array of 32-bit digits."""
     x, exponent, out = word(data, 0), word(data, 1), word(data, 2)
     rows, columns, width, base = number(data, 3), number(data, 4), number(data, 5), number(data, 6)
     for row in range(rows):

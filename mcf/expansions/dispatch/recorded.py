@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -51,19 +51,22 @@ def transformed(names: frozenset[str] = DERIVATIVES, times: int = 1) -> bool:
         names: names of functions in torch.func; by default those that run derivatives.
         times: how many of them the stack must contain.
     """
-    frame = sys._getframe(1).f_back
-    while frame is not None:
-        code = frame.f_code
-        if code is outside.__code__:
-            return False
+    for frame, code in _callers():
         if code.co_name in names and code.co_filename.endswith(_ROOMS):
             times -= 1
         elif entered := _of_graph(frame):
             times -= len([1 for each in entered if not names.isdisjoint(_ENTRIES[each])])
         if times <= 0:
             return True
-        frame = frame.f_back
     return False
+
+
+def _callers() -> Iterator[tuple[Any, Any]]:
+    """Yield frames and code of the call stack, from the innermost to one that left transforms."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code is not outside.__code__:
+        yield frame, frame.f_code
+        frame = frame.f_back
 
 
 # Functions by which a graph of torch.compile enters a transform -> functions that run it in eager
@@ -92,17 +95,12 @@ def pulling() -> bool:
 
     Only enclosing transforms differentiate operations that run then.
     """
-    frame = sys._getframe(1).f_back
-    while frame is not None:
-        code = frame.f_code
-        if code is outside.__code__:
-            return False
+    for _, code in _callers():
         if code.co_filename.endswith(_ROOMS):
             if code.co_name == "_autograd_grad":
                 return True
             if code.co_name in DERIVATIVES:
                 return False
-        frame = frame.f_back
     return False
 
 

@@ -78,7 +78,7 @@ def implements(*names: Any) -> Callable[[Implementation], Implementation]:
 
 
 class UnsupportedError(NotImplementedError):
-    """A function has no implementation for expansion tensors."""
+    """A function has no implementation for expansion tensors; no other is used in its place."""
 
 
 def readable(func: OpOverload) -> str:

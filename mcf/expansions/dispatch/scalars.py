@@ -65,9 +65,11 @@ class Numbers:
         return complex(Numbers.item(self))
 
     def __bool__(self: Any) -> bool:
-        first = self.components[0]
-        # The first component is 0 or NaN exactly when the value is.
-        return bool((first.item() if first.numel() == 1 else one(self, "bool()")) != 0)
+        parts = self.components
+        if parts[0].numel() != 1:
+            one(self, "bool()")
+        # A NaN may follow a zero in components that are not normalised.
+        return any(c.item() != 0 for c in parts)
 
     def __int__(self: Any) -> int:
         return math.trunc(one(self, "int()"))

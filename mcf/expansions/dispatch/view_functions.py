@@ -20,7 +20,6 @@ from mcf.expansions.tensor import COMPONENTS, MCFTensor, hold
 _Below: Any = torch._C._DisableTorchDispatch
 _as: Any = torch._C.TensorBase.as_subclass
 _strides: Any = torch._C.TensorBase.as_strided
-_tracing = torch._C._get_tracing_state
 
 # Types of entries of an index whose result is a view.
 PLACES = frozenset({int, slice, type(None), type(...)})

@@ -171,7 +171,7 @@ def fitted(result: Any, *given: Any) -> Any:
     return result if result.dtype is dtype else result.to(dtype)
 
 
-class _Valued(torch.autograd.Function):
+class Valued(torch.autograd.Function):
     """Return a value with the derivative of another computation of the same function."""
 
     @staticmethod
@@ -229,6 +229,6 @@ def with_room(
     def valued(x: Any, y: Any) -> Any:
         if not isinstance(y, Tensor) or not y.requires_grad:
             return x
-        return _Valued.apply(x, y.to(x.dtype))  # type: ignore[no-untyped-call]
+        return Valued.apply(x, y.to(x.dtype))  # type: ignore[no-untyped-call]
 
     return tree_map(valued, value, computed)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from mcf.convert import export
 
@@ -18,12 +17,6 @@ _FEW = 32
 
 class Exports:
     """Conversion of an `MCFTensor` to Fractions, mpmath numbers, NumPy arrays, plain tensors."""
-
-    def _plain_components(self: Any, what: str) -> tuple[Tensor, ...]:
-        if self.requires_grad and torch.is_grad_enabled():
-            raise RuntimeError(f"{what} of a tensor that requires grad; use x.detach().{what}()")
-        components: tuple[Tensor, ...] = self.components
-        return components
 
     def to_fractions(self: Any) -> Any:
         """Return nested lists of exact Fractions; infinities, NaN and -0 are floats."""
@@ -64,25 +57,17 @@ class Exports:
         Raises:
             ValueError: without `dtype`, if float64 does not hold every value.
         """
-        components = self.components if force else self._plain_components("numpy")
-        if dtype is not None:
-            return export.array(components, dtype)
-        held: npt.NDArray[Any] | None = self._as_float64(components)
-        if held is None:
-            raise ValueError(
-                "numpy: float64 does not hold these values; pass dtype=numpy.float64 or "
-                "numpy.longdouble to round to nearest, dtype=object for exact Fractions"
-            )
-        return held
-
-    def _as_float64(self: Any, components: tuple[Tensor, ...]) -> npt.NDArray[Any] | None:
-        """Return the values as float64, or None if one is not exact."""
-        out = export.array(components, np.float64)
-        rest = export.array(
-            (self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64
-        )
-        exact = not np.any(rest[np.isfinite(out)])
-        return out if exact else None
+        if self.requires_grad and torch.is_grad_enabled() and not force:
+            raise RuntimeError("numpy of a tensor that requires grad; use x.detach().numpy()")
+        out = export.array(self.components, np.float64 if dtype is None else dtype)
+        if dtype is None:
+            rest = self.detach() - torch.from_numpy(out).to(self.device)
+            if np.any(export.array(rest.components, np.float64)[np.isfinite(out)]):
+                raise ValueError(
+                    "numpy: float64 does not hold these values; pass dtype=numpy.float64 or "
+                    "numpy.longdouble to round to nearest, dtype=object for exact Fractions"
+                )
+        return out
 
     def __array__(
         self: Any, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -90,12 +75,11 @@ class Exports:
         """Implement `np.asarray(x)`: the `dtype`, else float64 if exact, else exact Fractions."""
         if copy is False:
             raise ValueError("an array of an expansion tensor is always a copy")
-        if dtype is None:
+        try:
+            return self.numpy(dtype)  # type: ignore[no-any-return]
+        except ValueError:
             # Round only on request.
-            held: npt.NDArray[Any] | None = self._as_float64(self._plain_components("numpy"))
-            return export.array(self.components, object) if held is None else held
-        out: npt.NDArray[Any] = self.numpy(dtype)
-        return out
+            return export.array(self.components, object)
 
     def to_numpy(self: Any, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
         """Return a new NumPy array of the detached values, each rounded once to nearest.

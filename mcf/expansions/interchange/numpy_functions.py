@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from mcf.expansions.interchange import numpy_ufuncs
 from mcf.expansions.operators import operand
@@ -39,28 +40,11 @@ def of_numpy(*names: str) -> Callable[[Function], Function]:
     return register
 
 
-def _first(given: Any) -> MCFTensor | None:
-    """Return the first expansion among arguments and in their lists."""
-    if isinstance(given, MCFTensor):
-        return given
-    if isinstance(given, dict):
-        given = list(given.values())
-    if isinstance(given, (list, tuple)):
-        return next((x for x in map(_first, given) if x is not None), None)
-    return None
-
-
 def _torchs(given: Any, like: MCFTensor) -> Any:
-    """Convert arrays among arguments to plain tensors, or to expansions if torch lacks the type."""
-    if isinstance(given, np.ndarray):
-        return operand(like, given)
+    """Convert an array to a plain tensor, or to an expansion if torch lacks the type."""
     if isinstance(given, (np.bool_, np.integer)):
         return given.item()
-    if isinstance(given, (list, tuple)):
-        return type(given)(_torchs(x, like) for x in given)
-    if isinstance(given, dict):
-        return {name: _torchs(x, like) for name, x in given.items()}
-    return given
+    return operand(like, given) if isinstance(given, np.ndarray) else given
 
 
 def __array_function__(
@@ -82,122 +66,65 @@ def __array_function__(
             f"numpy.{name}: out must be an expansion tensor, got {type(out).__name__}; an array "
             "would round the result"
         )
-    like = _first((args, kwargs))
+    leaves = tree_leaves((args, kwargs))
+    like = next((x for x in leaves if isinstance(x, MCFTensor)), None)
     if like is None:
         raise TypeError(f"numpy.{name}: out is an expansion tensor and no argument is")
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         raise numpy_ufuncs.refused(name, f"of expansions: {error}") from None
-    result = function(*_torchs(args, like), **_torchs(kwargs, like))
+    args, kwargs = tree_map(lambda x: _torchs(x, like), (args, kwargs))
+    result = function(*args, **kwargs)
     return result if out is None else out.copy_(result)
-
-
-def _dims(x: Tensor, axis: Any) -> tuple[int, ...]:
-    return tuple(range(x.dim())) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
 def _flat(x: Tensor, axis: int | None) -> tuple[Tensor, int]:
     return (x.reshape(-1), 0) if axis is None else (x, axis)
 
 
-def _reduction(function: Function, *names: str) -> None:
-    def reduce(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        return function(a, axis, keepdims)
-
-    of_numpy(*names)(reduce)
-
-
-_reduction(lambda x, axis, keep: torch.sum(x, _dims(x, axis), keep), "sum")
-_reduction(lambda x, axis, keep: torch.mean(x, _dims(x, axis), keep), "mean")
-_reduction(lambda x, axis, keep: torch.nansum(x, _dims(x, axis), keep), "nansum")
-_reduction(lambda x, axis, keep: torch.nanmean(x, _dims(x, axis), keep), "nanmean")
-_reduction(lambda x, axis, keep: torch.amax(x, _dims(x, axis), keep), "max", "amax")
-_reduction(lambda x, axis, keep: torch.amin(x, _dims(x, axis), keep), "min", "amin")
-_reduction(
-    lambda x, axis, keep: torch.amax(x, _dims(x, axis), keep) - torch.amin(x, _dims(x, axis), keep),
-    "ptp",
-)
-_reduction(numpy_ufuncs.REDUCED[np.multiply], "prod")
-_reduction(numpy_ufuncs.REDUCED[np.logical_and], "all")
-_reduction(numpy_ufuncs.REDUCED[np.logical_or], "any")
+def _counted(x: Tensor, dims: tuple[int, ...], keep: bool) -> Tensor:
+    found = torch.count_nonzero(x, dims)
+    over = [k % x.dim() for k in dims]
+    return found.reshape([1 if d in over else n for d, n in enumerate(x.shape)]) if keep else found
 
 
-def _counted(x: Tensor, axis: Any, keep: bool, count: Any = torch.count_nonzero) -> Any:
-    found = count(x, _dims(x, axis))
-    return found.reshape([1 if d in [k % x.dim() for k in _dims(x, axis)] else n
-                          for d, n in enumerate(x.shape)]) if keep else found  # fmt: skip
-
-
-_reduction(_counted, "count_nonzero")
-
-
-def _moment(function: Function, *names: str) -> None:
+def _moment(function: Function) -> Function:
     def moment(
         a: Any, axis: Any = None, *, ddof: float = 0, correction: Any = None, keepdims: bool = False
     ) -> Any:
         # NumPy divides by the count, torch by one less.
         degrees = ddof if correction is None else correction
-        return function(a, _dims(a, axis), correction=degrees, keepdim=keepdims)
+        return function(a, numpy_ufuncs.dims(a, axis), correction=degrees, keepdim=keepdims)
 
-    of_numpy(*names)(moment)
-
-
-_moment(torch.var, "var")
-_moment(torch.std, "std")
+    return moment
 
 
-def _place(function: Function, name: str) -> None:
-    def place(a: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
-        found = function(a, axis, keepdims)
+def _of_rows(function: Function) -> Function:
+    """Extend a torch reduction over one dimension to all elements, for an `axis` of None."""
+
+    def reduce(a: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
+        found = function(*_flat(a, axis), keepdims)
         return found.reshape([1] * a.dim()) if axis is None and keepdims else found
 
-    of_numpy(name)(place)
+    return reduce
 
 
-_place(torch.argmax, "argmax")
-_place(torch.argmin, "argmin")
-
-
-def _scan(function: Function, name: str) -> None:
-    def scan(a: Any, axis: int | None = None) -> Any:
-        return function(*_flat(a, axis))
-
-    of_numpy(name)(scan)
-
-
-_scan(torch.cumsum, "cumsum")
-_scan(torch.cumprod, "cumprod")
-
-
-def _quantile(function: Function, name: str, scale: int = 1) -> None:
+def _quantile(function: Function) -> Function:
     def quantile(
         a: Any, q: Any, axis: int | None = None, *, method: str = "linear", keepdims: bool = False
     ) -> Any:
         x, dim = _flat(a, axis)
         q = q if isinstance(q, Tensor) else torch.tensor(q, dtype=torch.float64, device=x.device)
-        found = function(x, q / scale, dim, keepdim=keepdims, interpolation=method)
+        found = function(x, q, dim, keepdim=keepdims, interpolation=method)
         return found.reshape(*q.shape, *[1] * a.dim()) if axis is None and keepdims else found
 
-    of_numpy(name)(quantile)
+    return quantile
 
 
-_quantile(torch.quantile, "quantile")
-_quantile(torch.nanquantile, "nanquantile")
-
-
-def _middle(function: Function, name: str) -> None:
-    def median(a: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
-        # The mean of the two in the middle, where torch.median takes the lower one.
-        x, dim = _flat(a, axis)
-        found = function(x, 0.5, dim, keepdim=keepdims)
-        return found.reshape([1] * a.dim()) if axis is None and keepdims else found
-
-    of_numpy(name)(median)
-
-
-_middle(torch.quantile, "median")
-_middle(torch.nanquantile, "nanmedian")
+def _middle(function: Function) -> Function:
+    # The mean of the two in the middle, where torch.median takes the lower one.
+    return _of_rows(lambda x, dim, keep: function(x, 0.5, dim, keepdim=keep))
 
 
 @of_numpy("unique")
@@ -259,15 +186,43 @@ def _dot(a: Any, b: Any) -> Any:
 
 
 # Functions of torch by NumPy's names for them, with NumPy's arguments.
+_over, _reduced = numpy_ufuncs.over, numpy_ufuncs.REDUCED
 _SAME: dict[str, Callable[..., Any]] = {
+    **{name: getattr(torch, name) for name in (
+        "fliplr", "flipud", "atleast_1d", "vstack", "hstack", "dstack", "column_stack", "kron",
+        "real", "isposinf", "isneginf", "sinc", "zeros_like", "ones_like", "empty_like",
+        "full_like",
+    )},
+    **{f"linalg.{name}": getattr(torch.linalg, name) for name in (
+        "solve", "inv", "det", "slogdet", "cholesky", "matrix_power", "multi_dot",
+    )},
+    "sum": _reduced[np.add],
+    "mean": _over(torch.mean),
+    "nansum": _over(torch.nansum),
+    "nanmean": _over(torch.nanmean),
+    "max amax": _reduced[np.maximum],
+    "min amin": _reduced[np.minimum],
+    "ptp": _over(lambda x, dims, keep: torch.amax(x, dims, keep) - torch.amin(x, dims, keep)),
+    "prod": _reduced[np.multiply],
+    "all": _reduced[np.logical_and],
+    "any": _reduced[np.logical_or],
+    "count_nonzero": _over(_counted),
+    "var": _moment(torch.var),
+    "std": _moment(torch.std),
+    "argmax": _of_rows(torch.argmax),
+    "argmin": _of_rows(torch.argmin),
+    "quantile": _quantile(torch.quantile),
+    "nanquantile": _quantile(torch.nanquantile),
+    "median": _middle(torch.quantile),
+    "nanmedian": _middle(torch.nanquantile),
+    "cumsum": lambda a, axis=None: torch.cumsum(*_flat(a, axis)),
+    "cumprod": lambda a, axis=None: torch.cumprod(*_flat(a, axis)),
     "ravel": lambda a: a.reshape(-1),
     "reshape": lambda a, shape: a.reshape(shape),
     "swapaxes": lambda a, axis1, axis2: a.transpose(axis1, axis2),
     "moveaxis": lambda a, source, destination: torch.movedim(a, source, destination),
     "squeeze": lambda a, axis=None: a.squeeze() if axis is None else a.squeeze(axis),
     "broadcast_to": lambda array, shape: array.expand(shape),
-    "fliplr": torch.fliplr,
-    "flipud": torch.flipud,
     "rot90": lambda m, k=1, axes=(0, 1): torch.rot90(m, k, list(axes)),
     "tril": lambda m, k=0: torch.tril(m, k),
     "triu": lambda m, k=0: torch.triu(m, k),
@@ -275,45 +230,24 @@ _SAME: dict[str, Callable[..., Any]] = {
     "diagonal": lambda a, offset=0, axis1=0, axis2=1: torch.diagonal(a, offset, axis1, axis2),
     "trace": lambda a, offset=0, axis1=0, axis2=1: torch.diagonal(a, offset, axis1, axis2).sum(-1),
     "copy": lambda a: a.clone(),
-    "atleast_1d": torch.atleast_1d,
-    "vstack": torch.vstack,
-    "hstack": torch.hstack,
-    "dstack": torch.dstack,
-    "column_stack": torch.column_stack,
     "meshgrid": lambda *xi, indexing="xy": torch.meshgrid(*xi, indexing=indexing),
     "shape": lambda a: tuple(a.shape),
     "ndim": lambda a: a.dim(),
     "size": lambda a, axis=None: a.numel() if axis is None else a.shape[axis],
     "nonzero": lambda a: torch.nonzero(a, as_tuple=True),
-    "kron": torch.kron,
     "outer": lambda a, b: torch.outer(_tensor(a).reshape(-1), _tensor(b).reshape(-1)),
     "inner": lambda a, b: torch.inner(_tensor(a), _tensor(b)),
     "vdot": lambda a, b: torch.vdot(a.reshape(-1), b.reshape(-1)),
     "cross": lambda a, b, axis=-1: torch.linalg.cross(a, b, dim=axis),
     "tensordot": lambda a, b, axes=2: torch.tensordot(a, b, axes),
-    "linalg.solve": torch.linalg.solve,
-    "linalg.inv": torch.linalg.inv,
-    "linalg.det": torch.linalg.det,
-    "linalg.slogdet": torch.linalg.slogdet,
-    "linalg.cholesky": torch.linalg.cholesky,
     "linalg.qr": lambda a, mode="reduced": torch.linalg.qr(a, mode),
     "linalg.eigh": lambda a: torch.linalg.eigh(a),
     "linalg.eigvalsh": lambda a: torch.linalg.eigvalsh(a),
     "linalg.svd": lambda a, full_matrices=True: torch.linalg.svd(a, full_matrices),
     "linalg.pinv": lambda a: torch.linalg.pinv(a),
-    "linalg.matrix_power": torch.linalg.matrix_power,
-    "linalg.multi_dot": torch.linalg.multi_dot,
-    "real": torch.real,
-    "isposinf": torch.isposinf,
-    "isneginf": torch.isneginf,
-    "sinc": torch.sinc,
     "nan_to_num": lambda x, nan=0.0, posinf=None, neginf=None: torch.nan_to_num(
         x, nan, posinf, neginf
     ),
-    "zeros_like": torch.zeros_like,
-    "ones_like": torch.ones_like,
-    "empty_like": torch.empty_like,
-    "full_like": torch.full_like,
     "diff": lambda a, n=1, axis=-1: torch.diff(a, n, axis),
     "transpose permute_dims": lambda a, axes=None: a.permute(
         tuple(reversed(range(a.dim()))) if axes is None else tuple(axes)
@@ -344,7 +278,7 @@ _SAME: dict[str, Callable[..., Any]] = {
     "trapezoid": lambda y, x=None, dx=1.0, axis=-1: (
         torch.trapezoid(y, dx=dx, dim=axis) if x is None else torch.trapezoid(y, x, dim=axis)
     ),
-}
+}  # fmt: skip
 
 
 def _positional(function: Callable[..., Any]) -> Callable[..., Any]:

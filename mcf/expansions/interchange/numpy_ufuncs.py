@@ -32,36 +32,43 @@ METHODS = {f: (f"__{name}__", f"__r{name}__") for f, name in OPERATORS.items()} 
     f: (f"__{name}__", f"__{other}__") for f, (name, other) in COMPARISONS.items()
 }
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.negative: torch.neg, np.positive: torch.positive, np.absolute: torch.abs,
-    np.fabs: torch.abs, np.sign: torch.sign, np.rint: torch.round, np.conjugate: torch.conj,
-    np.exp: torch.exp, np.exp2: torch.exp2, np.expm1: torch.expm1, np.log: torch.log,
-    np.log2: torch.log2, np.log10: torch.log10, np.log1p: torch.log1p, np.sqrt: torch.sqrt,
-    np.square: torch.square, np.reciprocal: torch.reciprocal, np.sin: torch.sin,
-    np.cos: torch.cos, np.tan: torch.tan, np.arcsin: torch.asin, np.arccos: torch.acos,
-    np.arctan: torch.atan, np.sinh: torch.sinh, np.cosh: torch.cosh, np.tanh: torch.tanh,
+    **{getattr(np, name): getattr(torch, name) for name in (
+        "positive", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt",
+        "square", "reciprocal", "sin", "cos", "tan", "sinh", "cosh", "tanh", "deg2rad", "rad2deg",
+        "floor", "ceil", "trunc", "isfinite", "isinf", "isnan", "signbit", "frexp", "hypot",
+        "maximum", "minimum", "fmax", "fmin", "fmod", "copysign", "nextafter", "logaddexp",
+        "logaddexp2", "heaviside", "float_power", "logical_and", "logical_or", "logical_xor",
+        "logical_not",
+    )},
+    np.negative: torch.neg, np.absolute: torch.abs, np.fabs: torch.abs, np.rint: torch.round,
+    np.conjugate: torch.conj, np.arcsin: torch.asin, np.arccos: torch.acos, np.arctan: torch.atan,
     np.arcsinh: torch.asinh, np.arccosh: torch.acosh, np.arctanh: torch.atanh,
-    np.deg2rad: torch.deg2rad, np.radians: torch.deg2rad, np.rad2deg: torch.rad2deg,
-    np.degrees: torch.rad2deg, np.floor: torch.floor, np.ceil: torch.ceil, np.trunc: torch.trunc,
-    np.isfinite: torch.isfinite, np.isinf: torch.isinf, np.isnan: torch.isnan,
-    np.signbit: torch.signbit, np.frexp: torch.frexp, np.arctan2: torch.atan2,
-    np.hypot: torch.hypot, np.maximum: torch.maximum, np.minimum: torch.minimum,
-    np.fmax: torch.fmax, np.fmin: torch.fmin, np.fmod: torch.fmod, np.copysign: torch.copysign,
-    np.nextafter: torch.nextafter, np.logaddexp: torch.logaddexp,
-    np.logaddexp2: torch.logaddexp2, np.heaviside: torch.heaviside,
-    np.float_power: torch.float_power, np.logical_and: torch.logical_and,
-    np.logical_or: torch.logical_or, np.logical_xor: torch.logical_xor,
-    np.logical_not: torch.logical_not, np.modf: lambda x: (torch.frac(x), torch.trunc(x)),
+    np.radians: torch.deg2rad, np.degrees: torch.rad2deg, np.arctan2: torch.atan2,
+    np.modf: lambda x: (torch.frac(x), torch.trunc(x)),
     # A number k has been converted to an expansion.
     np.ldexp: lambda x, k: torch.ldexp(x, k.long()),
 }  # fmt: skip
 
 
-def all_or_some(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Extend a torch reduction over one dimension to NumPy's `axis`: several, or None for all."""
+def dims(x: Tensor, axis: Any) -> tuple[int, ...]:
+    """Return the dimensions of NumPy's `axis`: one, several, or None for all."""
+    return tuple(range(x.dim())) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
-    def reduce(x: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
-        dims = range(x.dim()) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        for d in sorted((int(d) % max(1, x.dim()) for d in dims), reverse=True):
+
+def over(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend a torch reduction over dimensions to NumPy's `axis`."""
+
+    def reduce(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return function(a, dims(a, axis), keepdims)
+
+    return reduce
+
+
+def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend a torch reduction over one dimension to NumPy's `axis`."""
+
+    def reduce(x: Tensor, over: tuple[int, ...], keepdims: bool) -> Any:
+        for d in sorted((int(d) % max(1, x.dim()) for d in over), reverse=True):
             x = function(x, d, keepdims)
         return x
 
@@ -69,19 +76,13 @@ def all_or_some(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 REDUCED: dict[Any, Callable[..., Any]] = {
-    np.add: lambda x, axis=None, keepdims=False: torch.sum(x, axis, keepdims),
-    np.multiply: all_or_some(torch.prod),
-    np.maximum: lambda x, axis=None, keepdims=False: torch.amax(
-        x, tuple(range(x.dim())) if axis is None else axis, keepdims
-    ),
-    np.minimum: lambda x, axis=None, keepdims=False: torch.amin(
-        x, tuple(range(x.dim())) if axis is None else axis, keepdims
-    ),
-    np.logical_and: all_or_some(torch.all),
-    np.logical_or: all_or_some(torch.any),
-    np.logaddexp: lambda x, axis=None, keepdims=False: torch.logsumexp(
-        x, tuple(range(x.dim())) if axis is None else axis, keepdims
-    ),
+    np.add: over(torch.sum),
+    np.multiply: over(_one_by_one(torch.prod)),
+    np.maximum: over(torch.amax),
+    np.minimum: over(torch.amin),
+    np.logical_and: over(_one_by_one(torch.all)),
+    np.logical_or: over(_one_by_one(torch.any)),
+    np.logaddexp: over(torch.logsumexp),
 }
 ACCUMULATED: dict[Any, Callable[..., Any]] = {
     np.add: torch.cumsum,
@@ -154,9 +155,9 @@ def __array_ufunc__(self: MCFTensor, ufunc: Any, method: str, *inputs: Any, **kw
             raise refused(f"{ufunc.__name__}.{method}")
         x, *rest = inputs
         axis = kwargs.pop("axis", rest[0] if rest else 0)
-        keep = (bool(kwargs.pop("keepdims", False)),) if method == "reduce" else ()
+        keep = {"keepdims": bool(kwargs.pop("keepdims", False))} if method == "reduce" else {}
         out = _given(ufunc, kwargs)
-        result = table[ufunc](x, axis, *keep)
+        result = table[ufunc](x, axis, **keep)
     elif method in ("__call__", "outer"):
         out = _given(ufunc, kwargs)
         result = _called(ufunc, inputs) if method == "__call__" else _outer(ufunc, *inputs)

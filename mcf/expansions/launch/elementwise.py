@@ -168,7 +168,7 @@ class Plan:
         return out if counted is None or not counted[0] else None
 
     def compute(self, groups: Sequence[Components]) -> list[Tensor] | None:
-        """Compute the result as `run`, also for contiguous operands of several shapes."""
+        """Compute the result as `run` does; contiguous operands may have several shapes."""
         if not self.broadcasts:
             return self.run(groups)
         program = self._program(groups, aside=False)

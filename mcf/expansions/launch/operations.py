@@ -20,7 +20,7 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.elementary.fused import Formula
-from mcf.elementary.operator import CHUNK, apply
+from mcf.elementary.operator import apply
 from mcf.expansions.components import write
 from mcf.expansions.dispatch.recorded import functorch, modes
 from mcf.expansions.launch.calls import SMALL, looked_up
@@ -283,56 +283,26 @@ def _in_part(a: Tensor, b: Tensor) -> bool:
     """Return whether overlapping tensors overlap in part, as torch's `get_overlap_status`."""
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
-    if not (_is_dense(a) and _is_dense(b)):
+    if not all(map(_is_dense, (a, b))):
         return False
     same = _address(a) == _address(b) and a.nbytes == b.nbytes
     return not (same and a.stride() == b.stride())
 
 
-def _is_dense(t: Tensor) -> bool:
-    """Return whether a tensor is dense in memory, in some order of its dimensions."""
-    expected = 1
-    for step, n in sorted(zip(t.stride(), t.shape, strict=True)):
-        if n != 1:
-            if step != expected:
-                return False
-            expected *= n
-    return True
-
-
-_address = Tensor.data_ptr
+_address, _is_dense = Tensor.data_ptr, torch.ops.aten.is_non_overlapping_and_dense.default
 
 
 def _complete(
     name: str, groups: Sequence[Components], parts: Components, left: Sequence[range]
 ) -> None:
     """Write the ranges that a function's kernel has left out, by the function's operator."""
-    flat = [[c.view(-1) for c in group] for group in groups]
-    targets = [c.view(-1) for c in parts]
-    for some in _together(left, CHUNK):
-        given = [tuple([_gathered(c, some) for c in group]) for group in flat]
-        out = apply(name, *given)
-        lengths = [*map(len, some)]
-        write(
-            [t[r.start : r.stop] for t in targets for r in some],
-            [piece for c in out for piece in torch.split_with_sizes(c, lengths)],
-        )
 
+    def pieces(c: Tensor) -> list[Tensor]:
+        return [c.view(-1)[r.start : r.stop] for r in left]
 
-def _together(left: Sequence[range], most: int) -> list[list[range]]:
-    """Split and group ranges into lists of at most `most` elements."""
-    found: list[list[range]] = []
-    capacity = 0
-    for r in left:
-        for start in range(r.start, r.stop, most):
-            piece = range(start, min(start + most, r.stop))
-            if len(piece) > capacity:
-                found.append([])
-                capacity = most
-            found[-1].append(piece)
-            capacity -= len(piece)
-    return found
-
-
-def _gathered(c: Tensor, some: Sequence[range]) -> Tensor:
-    return torch.cat([c[r.start : r.stop] for r in some])
+    out = apply(name, *(tuple([torch.cat(pieces(c)) for c in group]) for group in groups))
+    lengths = [*map(len, left)]
+    write(
+        [piece for c in parts for piece in pieces(c)],
+        [piece for c in out for piece in torch.split_with_sizes(c, lengths)],
+    )

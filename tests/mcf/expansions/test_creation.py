@@ -246,10 +246,14 @@ def test_what_is_no_real_number_is_refused(data: Any, error: type, message: str)
 
 
 def test_terms_and_dtype_are_checked() -> None:
-    with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
+    with pytest.raises(ValueError, match="terms must be an int from 1 to 4, got 5"):
         mcf.tensor(1.0, terms=5)
-    with pytest.raises(TypeError, match=r"torch\.int32"):
-        mcf.tensor(1.0, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"an int from 1 to 4, got 2\.0"):
+        mcf.tensor(1.0, terms=2.0)  # type: ignore[arg-type]
+    given: Any
+    for given in (torch.int32, "float32"):
+        with pytest.raises(TypeError, match=rf"dtype must be one of torch.bfloat16.*got {given!r}"):
+            mcf.tensor(1.0, dtype=given)
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
@@ -292,6 +296,10 @@ def test_factories() -> None:
     assert mcf.zeros(2, 3).shape == mcf.zeros((2, 3)).shape == (2, 3)
     like = mcf.ones_like(torch.zeros(3, dtype=torch.float64))
     assert (like.dtype, like.terms, like.tolist()) == (torch.float64, 2, [1, 1, 1])
+    like = mcf.zeros_like(torch.zeros(3, device="meta"), terms=3, dtype=None)
+    assert (like.dtype, like.terms, like.device.type) == (torch.float32, 3, "meta")
+    drawn = mcf.rand_like(mcf.ones(2, terms=4, dtype=torch.float64), device=None, terms=None)
+    assert (drawn.dtype, drawn.terms, drawn.shape) == (torch.float64, 4, (2,))
     assert mcf.ones(2, requires_grad=True).is_leaf
 
 

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 import mcf
-from mcf.expansions.launch import calls, fused_formulas, operations
+from mcf.expansions.launch import calls, fused_formulas
 from mcf.expansions.launch.fused_formulas import MANY, fused
 from mcf.kernels.operators import ADD, LT, MUL, SUB, WHERE
 from tests.helpers import assert_all_same_bits
@@ -183,7 +183,7 @@ def test_elements_that_a_kernel_lacks_are_computed(
     rare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arguments of a sine that are reduced by steps of their own."""
-    monkeypatch.setattr(operations, "CHUNK", 1000)
+    monkeypatch.setattr("mcf.elementary.operator.CHUNK", 1000)
     first = torch.arange(COUNT, dtype=F64) / 8
     x = mcf.MCFTensor([first, torch.zeros_like(first)])
     x.components[0][rare] += 2.0**300

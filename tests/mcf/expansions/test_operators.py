@@ -190,6 +190,9 @@ def test_truth_ratio_and_membership_are_exact() -> None:
     assert bool(tiny)
     assert not bool(tiny - tiny)
     assert torch.is_nonzero(tiny)
+    # As for floats, also where a NaN follows a zero.
+    for parts in ((math.nan, 0.0), (0.0, math.nan), (0.0, 0.0, math.nan)):
+        assert bool(mcf.MCFTensor([torch.tensor(c) for c in parts]))
     assert Fraction(*DEEP.as_integer_ratio()) == DEEP.to_fractions()
     third = Fraction(1, 3)
     row = mcf.tensor([third, 2, "0.5"], 4, torch.float64)

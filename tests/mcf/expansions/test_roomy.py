@@ -101,6 +101,11 @@ def test_attention() -> None:
     mask: Any = numbers(0.125)[:, :, :2]
     found = F.scaled_dot_product_attention(q / 32, k / 32, v, attn_mask=mask)
     near(found, F.scaled_dot_product_attention(wide(q / 32), wide(k / 32), wide(v), wide(mask)))
+    # The root of 3 has all digits of the wide components: the result is rounded once.
+    x: Any = mcf.tensor([["0.3", "1.1", "-0.7"], ["0.9", "-1.3", "0.1"]], 2, F16)
+    found = F.scaled_dot_product_attention(x, x, x)
+    want: Any = F.scaled_dot_product_attention(wide(x), wide(x), wide(x)).to(F16)
+    assert all(map(torch.equal, found.components, want.components))
 
 
 def test_derivative_of_a_pseudoinverse_has_the_rank_of_its_value() -> None:

@@ -123,7 +123,7 @@ def _given(i, out, buffer, at):
 
 
 def _are_usual(numbers, count):
-    """Return whether the network alone has the bits of sums: normal range, no overflow.
+    """Return whether the network alone gives the result's bits: no number is huge or -0.
 
     A final zero of the network is then +0, as in the plain sum: a leading component passes through
     additions alone, and -0 results only from two of them, which do not occur, whatever the prefix.

@@ -53,9 +53,9 @@ def _reduce(
     Args:
         name: its name in `mcf.reductions`.
         func: PyTorch's operator, for integer and bool dtypes.
-        few: computes it of small tensors in one native call, or returns None.
+        few: reduces a small tensor in one native call, or returns None.
         x: the tensor.
-        dtype: of the result; None for that of x.
+        dtype: the dtype of the result; None for that of x.
         *args: the dimensions, and whether they remain with size 1.
     """
     if dtype is None or dtype is x.dtype:
