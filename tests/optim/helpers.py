@@ -1,14 +1,17 @@
-"""What the optimizer tests share: the arithmetics there are, made-up training, snapshots."""
+"""Helpers of the optimizer tests: the arithmetics there are, made-up training, snapshots."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcf.optim
 from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -79,6 +82,12 @@ def steps(optimizer: torch.optim.Optimizer, count: int, seed: int = 1, scale: fl
         optimizer.step()
 
 
+def give_gradients(optimizer: torch.optim.Optimizer, t: int) -> None:
+    """Set seeded gradients of a step, each parameter's own."""
+    for k, p in enumerate(parameters(optimizer)):
+        p.grad = random(p.shape, p.dtype, 100 * t + k, 0.1)
+
+
 def parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """All parameters, in order."""
     for group in optimizer.param_groups:
@@ -95,6 +104,38 @@ def stored(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         for name, value in optimizer.state.get(p, {}).items():
             found[f"{k}.{name}"] = value.clone()
     return found
+
+
+class Given(Parameter):
+    """A parameter that takes any gradient."""
+
+    @property
+    def grad(self) -> Any:
+        return self.__dict__.get("given")
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.__dict__["given"] = value
+
+
+def force(p: Tensor, g: Tensor) -> None:
+    """Set a gradient that torch may refuse."""
+    p.__class__ = Given
+    p.grad = g
+
+
+def give(p: Tensor, g: Tensor) -> None:
+    """Set a gradient of any dtype; before torch 2.10 a plain parameter takes only its own."""
+    if hasattr(p, "grad_dtype"):
+        p.grad_dtype = g.dtype
+        p.grad = g
+    else:
+        force(p, g)
+
+
+def without_gradients(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a result of `stored` without gradients."""
+    return {name: t for name, t in found.items() if not name.endswith(".grad")}
 
 
 def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], what: str = "") -> None:
@@ -118,3 +159,47 @@ def second_moment(optimizer: torch.optim.Optimizer, p: Tensor) -> Tensor:
     return state["exp_avg_sq"].double() + (
         state["exp_avg_sq_lo"].double() if "exp_avg_sq_lo" in state else 0.0
     )
+
+
+def copy_weights(target: torch.optim.Optimizer, source: torch.optim.Optimizer) -> None:
+    """Give an optimizer's parameters the values of another's."""
+    for p, q in zip(parameters(target), parameters(source), strict=True):
+        p.data.copy_(q.data)
+
+
+def through_file(state: Any) -> Any:
+    """Save and load an object as checkpoints are."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def scaler(scale: float = 2.0**10, **options: Any) -> GradScaler:
+    """A GradScaler whose scale is there from the start."""
+    made = GradScaler("cpu", init_scale=scale, **options)
+    made.scale(torch.zeros(1))
+    return made
+
+
+class _Seen(TorchDispatchMode):
+    """Sees operators alone, so that kernels are not called otherwise."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_full(optimizer: Any) -> Any:
+    """The same optimizer: each step is checked in full and made by the opaque operator."""
+    take = optimizer._take
+
+    def taken(steps: Any, request: Any) -> None:
+        steps.forget()
+        with _Seen():
+            take(steps, request)
+        assert steps._repeat is None
+
+    optimizer._take = taken
+    return optimizer

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.amp import GradScaler
 from torch.nn import Parameter
 
 import mcf
@@ -27,22 +26,13 @@ from tests.optim.helpers import (
     cases,
     parameter,
     random,
+    scaler,
     steps,
     stored,
+    without_gradients,
 )
 
 pytestmark = pytest.mark.usefixtures("on_torch")
-
-
-def scaler(scale: float = 2.0**10, **options: Any) -> GradScaler:
-    """A GradScaler whose scale is there from the start."""
-    made = GradScaler("cpu", init_scale=scale, **options)
-    made.scale(torch.zeros(1))
-    return made
-
-
-def without_gradients(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: t for name, t in found.items() if not name.endswith(".grad")}
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")

@@ -35,8 +35,16 @@ from tests.optim.coded_moments import (
     number,
     unit,
 )
-from tests.optim.helpers import BF16, FP16, assert_same, parameter, random, steps, stored
-from tests.optim.state_dict_cases import through_file
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    assert_same,
+    parameter,
+    random,
+    steps,
+    stored,
+    through_file,
+)
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

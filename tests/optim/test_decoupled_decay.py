@@ -1,6 +1,6 @@
 """Decoupled weight decay: apart from the rate, refused in the gradient, in checkpoints.
 
-That it is exact in float64 is in `test_exact_rules.py`.
+That it is exact in float64 is in `test_rules.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,17 @@ from torch import nn
 
 import mcf
 from mcf.optim import PRECISIONS, SGD, AdamW, Muon
-from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, random, steps, stored
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    assert_same,
+    parameter,
+    random,
+    steps,
+    stored,
+    through_file,
+)
 from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
 
 if not dist.is_available():
@@ -28,7 +38,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tests.helpers.everyday import everyday
-from tests.optim.state_dict_cases import through_file
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

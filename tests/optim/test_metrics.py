@@ -36,8 +36,7 @@ from tests.optim.helpers import (
     stored,
     value,
 )
-from tests.optim.register_model import Registers
-from tests.optim.strict_model import Strict
+from tests.optim.models import Registers, Strict
 from tests.optim.variants import NEW, Variant, named, pairs
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-4, "weight_decay": 0.1}

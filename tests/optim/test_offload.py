@@ -1,36 +1,129 @@
-"""States in the CPU's memory: the bits of the optimizer alone, whatever order copies are made in.
-
-There need not be an accelerator: the copies of `Late` are made when somebody waits for them and not
-before, so that what is used too early, or written while it travels, has other bits.
-"""
+"""A model whose states are kept elsewhere, by copies that are made as late as they may be."""
 
 from __future__ import annotations
 
 import copy
+import signal
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 import mcf
 from mcf.optim import SGD, AdamW, CPUOffloadOptimizer, Lion, Muon, ScheduleFreeAdamW, StableAdamW
+from mcf.optim.companions.transit import Transfers
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, parameter, random
-from tests.optim.offloading import (
-    ALL,
-    SMALL,
-    Offload,
-    assert_same,
-    backward,
-    found,
-    groups,
-    model,
-    train,
-)
-from tests.optim.test_amp import scaler
+from tests.optim.helpers import BF16, FP32, parameter, random, scaler
 
 pytestmark = pytest.mark.usefixtures("on_torch")
+
+
+class Late(Transfers):
+    """Tensors of the CPU as if they were elsewhere; nothing is copied before somebody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # In the order of a stream: what is copied where.
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+        self.sent = 0
+
+    def is_away(self, p: Tensor) -> bool:
+        return True
+
+    def host_like(self, t: Tensor) -> Tensor:
+        return torch.full_like(t, torch.nan)
+
+    def download(self, there: Tensor, here: Tensor) -> Any:
+        here.fill_(torch.nan)
+        mine = (there, here)
+        self.waiting.append(mine)
+        self.sent += 1
+        return lambda: self._until(mine)
+
+    def upload(self, here: Tensor, there: Tensor) -> None:
+        # What was there before is not to be read any more; and torch counts the writing.
+        with torch.no_grad():
+            there.fill_(torch.nan)
+        self.waiting.append((here, there))
+
+    def join(self) -> None:
+        self._until(None)
+
+    def settle(self) -> None:
+        self._until(None)
+
+    def _until(self, last: Any) -> None:
+        """As a stream does: what was asked for before comes before."""
+        if last is not None and not any(last is each for each in self.waiting):
+            return
+        while self.waiting:
+            there, here = first = self.waiting.pop(0)
+            here.data.copy_(there)
+            if first is last:
+                return
+
+
+# Of the model's parameters those that stay are none, or some.
+ALL, SMALL = {"minimal_size": 0}, {"minimal_size": 20}
+
+
+class Offload(CPUOffloadOptimizer):
+    _transfers_class = Late
+
+
+def model() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 1))
+    with torch.no_grad():
+        for k, p in enumerate(layers.parameters()):
+            p.copy_(random(p.shape, FP32, k, 0.3))
+    net = layers.to(BF16)
+    net[2].to(FP32)
+    return net
+
+
+def backward(net: nn.Module, t: int) -> None:
+    x = net[1](net[0](random((4, 8), BF16, t)))
+    net[3](net[2](x.float()).to(BF16)).float().square().mean().backward()
+
+
+def groups(net: nn.Module) -> list[dict[str, Any]]:
+    named = list(net.named_parameters())
+    return [{"params": named[:3]}, {"params": named[3:], "lr": 0.05}]
+
+
+def train(make: Any, micro: int = 1, clip: float | None = None, count: int = 3) -> dict[str, Any]:
+    """The weights, states and rates after some steps, of as many micro-batches each."""
+    net = model()
+    optimizer = make(groups(net))
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    for t in range(count):
+        for k in range(micro):
+            backward(net, 10 * t + k)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(net.parameters(), clip, foreach=False)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    return found(net, optimizer)
+
+
+def found(net: nn.Module, optimizer: Any) -> dict[str, Any]:
+    state = optimizer.state_dict()
+    return {
+        **{n: p.detach().clone() for n, p in net.named_parameters()},
+        **{f"{k}.{n}": copy.deepcopy(t) for k, e in state["state"].items() for n, t in e.items()},
+        "rates": torch.tensor([g["lr"] for g in optimizer.param_groups]),
+        "saved rates": torch.tensor([g["lr"] for g in state["param_groups"]]),
+    }
+
+
+def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert a.keys() == b.keys()
+    for name, t in a.items():
+        assert_same_bits(t, b[name], name)
+
 
 CASES: list[tuple[Any, dict[str, Any]]] = [
     (AdamW, {}),
@@ -294,3 +387,98 @@ def test_on_a_gpu(micro: int, offload: bool) -> None:
         results.append([p.detach().cpu() for p in params])
     for mine, theirs in zip(*results, strict=True):
         assert_same_bits(mine, theirs)
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_interrupt_finds_the_step_done(whole: bool) -> None:
+    """A signal when the first weight is sent back, or when the optimizer has stepped all copies."""
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(number: int, frame: Any) -> None:
+        raise Interrupted
+
+    options = {"lr": 0.01, "max_grad_norm": 1e6 if whole else None}
+    nets = model(), model()
+    optimizers = (
+        Offload(nets[0].parameters(), AdamW, **ALL, **options),
+        AdamW(nets[1].parameters(), **options),
+    )
+    for net in nets:
+        backward(net, 0)
+    inner = optimizers[0].optimizer
+    inner.register_step_post_hook(lambda *_: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Interrupted):
+            optimizers[0].step()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    optimizers[1].step()
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert_same_bits(p.detach(), q.detach())
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("freed", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("where", ["upload", "kernel", "rest"])
+def test_a_step_after_an_error_takes_the_others_alone(
+    where: str, whole: bool, freed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error when the third weight is sent back, or when a copy or what has none is stepped."""
+    options = {"lr": 0.01, "max_grad_norm": 1e-2 if whole else None}
+    nets = model(), model()
+    mine = Offload(nets[0].parameters(), AdamW, **SMALL, offload_gradients=freed, **options)
+    right = AdamW(nets[1].parameters(), **options)
+    calls = []
+
+    def failing(count: int, work: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == count:
+                raise MemoryError
+            return work(*args, **options)
+
+        return call
+
+    for net in nets:
+        backward(net, 0)
+    transfers = mine._transfers
+    with monkeypatch.context() as patch:
+        if where == "upload":
+            patch.setattr(transfers, "upload", failing(2, transfers.upload))
+        elif where == "kernel":
+            patch.setattr(mine.optimizer, "_take", failing(1 if whole else 2, mine.optimizer._take))
+        else:
+            patch.setattr(mine.optimizer, "step", failing(1, mine.optimizer.step))
+        with pytest.raises(MemoryError):
+            mine.step()
+        mine.step()
+    right.step()
+    for _ in range(2):
+        for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+            assert_same_bits(p.detach(), q.detach())
+            assert_same_bits(mine.master_weight(p), right.master_weight(q))
+        for net, optimizer in zip(nets, (mine, right), strict=True):
+            optimizer.zero_grad()
+            backward(net, 1)
+            optimizer.step()
+
+
+def test_nothing_is_left_by_a_constructor_that_raises() -> None:
+    p = parameter((4, 4), BF16)
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        Offload([p], AdamW, lr=-1.0, **ALL)
+    whole = torch.zeros(8, 4, dtype=BF16)
+    parts = [Parameter(whole[:5]), Parameter(whole[3:])]
+    with pytest.raises(ValueError, match="shares memory with"):
+        Offload(parts, AdamW, lr=0.1, **ALL)
+    for each in (p, *parts):
+        each.sum().backward()
+        assert each.grad is not None
+        assert not each._post_accumulate_grad_hooks

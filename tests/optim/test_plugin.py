@@ -19,10 +19,23 @@ import mcf
 from mcf.optim import SGD, collage
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
-from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameters, random, stored
-from tests.optim.test_amp import scaler, without_gradients
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    assert_same,
+    parameter,
+    parameters,
+    random,
+    scaler,
+    steps,
+    stored,
+    without_gradients,
+)
 
 pytestmark = pytest.mark.usefixtures("on_torch")
+
 
 CLASSES: list[tuple[Any, dict[str, Any]]] = [
     (torch.optim.NAdam, {}),
@@ -249,3 +262,176 @@ def test_gradients_are_not_changed_and_a_scaler_skips() -> None:
         scaler(scale).step(mine)
         assert_same(stored(mine), before)
     assert_same(*results)
+
+
+# -- classes ---------------------------------------------------------------------------------------
+
+
+class Counting(torch.optim.Optimizer):
+    """As pytorch-optimizer's: the count of steps is the group's, matrices lie in lists."""
+
+    def __init__(self, params: Any, lr: float = 0.125, own: torch.dtype = FP32) -> None:
+        super().__init__(params, {"lr": lr, "own": own})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["average"] = torch.zeros_like(p, dtype=group["own"])
+                    state["lists"] = [torch.zeros(2), []]
+                # In bf16 torch itself would refuse what has become another dtype.
+                state["average"].lerp_(p.grad.to(group["own"]), 0.5)
+                state["lists"][0] += 1
+                p -= group["lr"] / group["step"] * state["average"]
+                p += state["lists"][0].sum() * 2.0**-10
+
+
+class Together(Counting):
+    """Keeps a sum over all parameters of a group, as Prodigy does."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for group in self.param_groups:
+            total = sum(float(p.grad.sum()) for p in group["params"])
+            group["d"] = group.get("d", 0.0) + total
+
+
+class Asking(Counting):
+    """Reads its groups before torch has made any, as pytorch-optimizer's Muon."""
+
+    def __init__(self, params: Any, lr: float = 0.125) -> None:
+        assert all("use_muon" in group for group in params)
+        super().__init__(params, lr)
+
+
+def classes_run(optimizer: torch.optim.Optimizer, start: int, count: int) -> None:
+    for t in range(start, start + count):
+        for k, p in enumerate(parameters(optimizer)):
+            p.grad = random(p.shape, BF16, 10 * t + k).to(p.dtype)
+        with torch.no_grad():
+            optimizer.step()
+
+
+@pytest.mark.parametrize("own", [FP32, BF16], ids=str)
+def test_the_bits_of_the_class(own: torch.dtype) -> None:
+    start = [random((8,), BF16, k) for k in range(3)]
+    theirs = [Parameter(t.float()) for t in start]
+    right = Counting([{"params": theirs[:2]}, {"params": theirs[2:], "lr": 0.25}], own=own)
+    classes_run(right, 0, 6)
+    mine = [Parameter(t.clone()) for t in start]
+    groups = [{"params": mine[:2]}, {"params": mine[2:], "lr": 0.25}]
+    optimizer = collage(Counting, groups, precision="master", own=own)
+    classes_run(optimizer, 0, 3)
+    # A checkpoint has all of it.
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer = collage(Counting, groups, precision="master", own=own)
+    optimizer.load_state_dict(saved)
+    classes_run(optimizer, 3, 3)
+    assert [group["step"] for group in optimizer.param_groups] == [6, 6]
+    for p, q in zip(mine, theirs, strict=True):
+        assert_same_bits(optimizer.master_weight(p), q.detach())
+
+
+def test_what_is_kept_of_all_parameters_is_refused() -> None:
+    p = Parameter(torch.zeros(3, dtype=BF16))
+    with pytest.raises(ValueError, match="Together keeps d of all parameters of a group together"):
+        collage(Together, [p])
+    with pytest.raises(TypeError, match="Asking cannot be made for a list of parameters: Runtime"):
+        collage(Asking, [p])
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+BAD: list[tuple[Any, dict[str, Any], str]] = [
+    # What these classes do not check when they are made.
+    (torch.optim.ASGD, {"t0": "soon"}, "ASGD makes no step on a parameter .*: TypeError"),
+    (torch.optim.AdamW, {"capturable": True}, "AdamW makes no step on .* capturable"),
+    (torch.optim.Rprop, {"step_sizes": (1e-6,)}, "Rprop makes no step on"),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "words"), BAD)
+def test_bad_options_raise_at_construction(make: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        collage(make, params(BF16), **options)
+
+
+def test_bad_options_of_later_raise_before_anything_changes() -> None:
+    mine = collage(torch.optim.AdamW, [{"params": [p]} for p in params(BF16)])
+    run(mine, BF16)
+    before = stored(mine)
+    mine.param_groups[1]["weight_decay"] = "none"
+    with pytest.raises(ValueError, match=r"with the options of param_groups\[1\]: TypeError"):
+        mine.step()
+    assert_same(stored(mine), before)
+    mine.param_groups[1]["weight_decay"] = 0.0
+    mine.step()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (torch.optim.SGD, {"precision": "eco"}, "precision='eco' feeds rounding errors back"),
+        (
+            torch.optim.AdamW,
+            {"precision": "single_single_single_stochastic_feedback"},
+            "feeds rounding errors back.*use mcf.optim.SGD, Adam or AdamW",
+        ),
+        (torch.optim.AdamW, {"precision": "plain", "low": "stochastic"}, "no low component"),
+        (torch.optim.AdamW, {"low": "up"}, "Unknown low: 'up'"),
+        (
+            torch.optim.AdamW,
+            {"precision": "8bit"},
+            r"precision='8bit' of params\[0\].* keeps moments as codes relative to each other",
+        ),
+    ],
+)
+def test_refused_storage(make: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        collage(make, params(BF16), **options)
+    with pytest.raises(TypeError, match="seed must be an int"):
+        collage(make, params(BF16), seed=0.5)  # type: ignore[arg-type]
+
+
+def test_refused() -> None:
+    p = parameter(3, BF16)
+    for error, words, make, options in (
+        (TypeError, "allowed is a class", lambda x: x, {}),
+        (ValueError, "LBFGS does not treat", torch.optim.LBFGS, {}),
+        (ValueError, "learning rate: -1", torch.optim.AdamW, {"lr": -1.0}),
+        (ValueError, "precision: 'double'; known", torch.optim.AdamW, {"precision": "double"}),
+        (ValueError, "compute_dtype: torch.bfloat16", torch.optim.AdamW, {"compute_dtype": BF16}),
+        (TypeError, "unexpected keyword", torch.optim.AdamW, {"momentum": 1.0}),
+    ):
+        with pytest.raises(error, match=words):
+            collage(make, [p], **options)  # type: ignore[arg-type]
+    mine = collage(torch.optim.AdamW, [p])
+    with pytest.raises(ValueError, match="Invalid beta"):
+        mine.add_param_group({"params": [parameter(2, BF16)], "betas": (2.0, 0.9)})
+    with pytest.raises(ValueError, match="bits of bfloat16"):
+        mine.add_param_group({"params": [parameter(2, FP16)], "precision": "split16"})
+    assert len(mine.param_groups) == 1
+    steps(mine, 1)
+    with pytest.raises(ValueError, match=r"\(1, 'light', 'nearest'\)\]; the opt.*'plus'"):
+        collage(torch.optim.AdamW, [p], precision="plus").load_state_dict(mine.state_dict())
+
+
+@pytest.mark.parametrize("precision", ["light", "split16", "master"])
+def test_a_parameter_of_another_dtype_is_refused(precision: str) -> None:
+    # Else the low component, or the bits, would be dropped in silence.
+    first, p = (Parameter(torch.ones(4, dtype=torch.bfloat16)) for _ in range(2))
+    optimizer = mcf.optim.collage(torch.optim.SGD, [first, p], precision=precision, lr=1e-3)
+    for q in (first, p):
+        q.grad = torch.ones_like(q)
+    optimizer.step()
+    p.data = p.data.float()
+    p.grad = torch.ones_like(p)
+    before = first.detach().clone()
+    with pytest.raises(ValueError, match=r"state of params\[1\] .*was the parameter changed"):
+        optimizer.step()
+    assert torch.equal(first.detach(), before)

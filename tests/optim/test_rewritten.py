@@ -20,8 +20,7 @@ import mcf
 from mcf.optim import SGD, AdamW, Lion, collage, convert, float32_checkpoint
 from mcf.optim.step.rewritten import WeightsRewrittenWarning
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, FP16, FP32, assert_same, random, steps, stored, value
-from tests.optim.plan_cases import in_full
+from tests.optim.helpers import BF16, FP16, FP32, assert_same, in_full, random, steps, stored, value
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

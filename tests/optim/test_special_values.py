@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,12 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+import mcf
 from mcf.optim import AdamW
+from mcf.optim.storage import values
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, FP32, FULL, Case, cases, parameter, random, stored
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    FULL,
+    Case,
+    assert_same,
+    cases,
+    parameter,
+    random,
+    stored,
+)
 from tests.optim.variants import NEW, VARIANTS, Variant, named, pairs, recent_pairs
 
 pytestmark = pytest.mark.usefixtures("on_torch")
+
 
 BAD = {0: torch.nan, 5: torch.inf, 9: -torch.inf}
 N = 20
@@ -169,3 +185,58 @@ def test_infinite_weights_become_nan(variant: Variant, case: Case, decay: float)
     for name, tensor in clean.items():
         if tensor.ndim:
             assert_same_bits(spoiled[name][others], tensor[others], name)
+
+
+# -- nan -------------------------------------------------------------------------------------------
+
+
+# GPUs make the first; the others have a payload in bits that bf16 does not keep, and a sign.
+PATTERNS = (0x7FFFFFFF, 0x7F80FFFF, -1)
+
+
+def scaled(precision: str, executor: str, pattern: int) -> dict[str, torch.Tensor]:
+    """What is stored after a step whose gradients are scaled by a NaN."""
+    p = parameter((4, 64), BF16, 1)
+    optimizer = AdamW([p], 1e-2, precision=precision)
+    p.grad = random((4, 64), BF16, 2)
+    optimizer.grad_scale = torch.tensor(pattern, dtype=torch.int32).view(torch.float32)
+    with mcf.executor(executor):
+        optimizer.step()
+    return stored(optimizer)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids="{:#x}".format)
+@pytest.mark.parametrize("precision", ["plain", "bf16_sr"])
+def test_nan_of_a_scalar_stays_nan(precision: str, pattern: int) -> None:
+    found = scaled(precision, "numba", pattern)
+    assert found["0.param"].isnan().all()
+    assert_same(found, scaled(precision, "torch", pattern))
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
+def test_values_round_once(dtype: torch.dtype) -> None:
+    # Halfway between two numbers, and by 2**-60 off it: float32 alone would call all of them ties.
+    base = random(300, dtype, 1).double()
+    up = torch.nextafter(base.to(dtype), torch.full((300,), math.inf, dtype=dtype)).double()
+    middle = (base + up) / 2
+    for rest in (2.0**-60, -(2.0**-60), 0.0):
+        e = torch.full_like(middle, rest)
+        found = values.rounded((middle, e), dtype).double()
+        expected = torch.where(e > 0, up, base)
+        if rest == 0:
+            expected = torch.where(found == base, base, up)
+            last = found.to(dtype).view(torch.int16 if dtype.itemsize == 2 else torch.int32)
+            assert (last & 1 == 0).all(), "ties to even"
+        assert_same_bits(found, expected)
+
+
+def test_values_of_special_numbers() -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0, 1e39, 1e-46, 5e-324], dtype=FP64)
+    for dtype in (BF16, FP32):
+        assert_same_bits(values.rounded(values.exact(x), dtype), x.to(dtype))
+    high, low = torch.tensor([1.0]), torch.tensor([2.0**-80])
+    s, e = values.exact(high, low)
+    assert (s.item(), e.item()) == (1.0, 2.0**-80)

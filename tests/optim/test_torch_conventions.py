@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -19,6 +20,7 @@ from tests.optim.helpers import (
     BF16,
     FP32,
     FP64,
+    STRICT,
     assert_same,
     parameter,
     random,
@@ -174,3 +176,184 @@ def test_hooks_of_all_optimizers_see_a_step_once() -> None:
     finally:
         handle.remove()
     assert seen == made
+
+
+# -- autograd --------------------------------------------------------------------------------------
+
+
+def test_closure() -> None:
+    p = Parameter(torch.ones(3, dtype=BF16))
+    optimizer = AdamW([p], 0.5, weight_decay=0.0)
+    calls = []
+
+    def closure() -> torch.Tensor:
+        assert torch.is_grad_enabled()
+        optimizer.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        calls.append(loss.item())
+        return loss
+
+    assert optimizer.step(closure) == 3
+    assert calls == [3.0]
+    assert (p < 1).all()
+    assert optimizer.step() is None
+
+
+def test_gradient_hooks_can_step() -> None:
+    # The "optimizer in backward" pattern: one optimizer per parameter, stepped as gradients arrive.
+    model = nn.Linear(4, 2, bias=False).to(BF16)
+    optimizer = AdamW(model.parameters(), 0.5)
+    p = model.weight
+
+    def hook(q: torch.Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    p.register_post_accumulate_grad_hook(hook)
+    before = p.detach().clone()
+    model(torch.ones(1, 4, dtype=BF16)).sum().backward()
+    assert (p != before).all()
+    assert p.grad is None
+
+
+@pytest.mark.parametrize("precision", [*STRICT, "fp32_states", "master"])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_gradients_are_not_changed(precision: str, maximize: bool) -> None:
+    p = parameter((5, 7), BF16)
+    optimizer = AdamW([p], precision=precision, maximize=maximize)
+    g = random((7, 5), BF16, 1).t()
+    g[0, 0] = torch.nan
+    p.grad = g
+    before, version = g.clone(), g._version
+    for _ in range(3):
+        optimizer.step()
+    assert p.grad is g
+    assert_same_bits(g, before)
+    assert g._version == version
+
+
+@pytest.mark.parametrize("executor", ["torch", "numba"])
+def test_versions_are_bumped(executor: str) -> None:
+    # A tensor saved for backward that a step changed makes backward raise, as with torch.
+    p = parameter(3, BF16)
+    optimizer = AdamW([p], 0.1)
+    loss = p.square().sum()
+    p.grad = torch.ones_like(p)
+    version, gradient = p._version, p.grad._version
+    with mcf.executor(executor):
+        optimizer.step()
+    assert p._version > version
+    assert p.grad._version == gradient
+    states = [s for name, s in optimizer.state[p].items() if name != "step"]
+    assert all(s._version > 0 for s in states)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_steps_are_not_recorded() -> None:
+    p = parameter(3, BF16)
+    optimizer = AdamW([p], torch.tensor(0.1, requires_grad=True))
+    steps(optimizer, 2)
+    assert p.is_leaf
+    assert p.grad_fn is None
+    assert not any(t.requires_grad for t in optimizer.state[p].values())
+
+
+@pytest.mark.parametrize(
+    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
+def test_compiled_step(backend: str) -> None:
+    # torch.compile(optimizer.step) itself: the compiler leaves the kernel and all around it alone.
+    def train(compiled: bool) -> dict[str, torch.Tensor]:
+        p = parameter(100, BF16, 1)
+        optimizer = AdamW([p], 1e-2)
+        run = torch.compile(optimizer.step, backend=backend) if compiled else optimizer.step
+        for t in range(3):
+            p.grad = random(100, BF16, t + 2)
+            run()
+        return stored(optimizer)
+
+    assert_same(train(True), train(False))
+
+
+def test_a_step_in_one_graph_is_refused() -> None:
+    optimizer = AdamW([parameter(3, BF16)])
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"LowPrecisionOptimizer\.step"):
+        torch.compile(optimizer.step, backend="eager", fullgraph=True)()
+
+
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
+@pytest.mark.parametrize("executor", ["torch", "numba"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_negated_view_as_gradient(n: int, executor: str) -> None:
+    # A view whose sign torch flips lazily: what counts is the value and not the memory. torch does
+    # it for every operator it dispatches; a kernel called by another way would read the memory.
+    g = torch.view_as_complex(torch.ones(n, 2)).conj().imag
+    assert g.is_neg()
+    results = []
+    for given in (g, g.resolve_neg()):
+        p = Parameter(torch.zeros(n))
+        optimizer = AdamW([p], 0.5)
+        p.grad = given
+        with mcf.executor(executor):
+            optimizer.step()
+        results.append(p.detach())
+    assert_same_bits(*results)
+    assert (results[0] > 0).all()
+
+
+# -- counts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
+def test_each_parameter_counts_its_own_steps() -> None:
+    # Moments are corrected by the steps that a parameter has taken, as in torch.
+    late, early = parameter(3, FP64, 1), parameter(3, FP64, 2)
+    optimizer = AdamW([early, late], 1e-2)
+    theirs = [Parameter(p.detach().clone()) for p in (early, late)]
+    reference = torch.optim.AdamW(theirs, 1e-2, foreach=False)
+    for t in range(6):
+        for k, (p, q) in enumerate(zip((early, late), theirs, strict=True)):
+            p.grad = q.grad = random(3, FP64, 10 * t + k) if k == 0 or t >= 3 else None
+        optimizer.step()
+        reference.step()
+    assert [optimizer.state[p]["step"].item() for p in (early, late)] == [6, 3]
+    torch.testing.assert_close(
+        [early.data, late.data], [p.data for p in theirs], rtol=0, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("start", [255, 2**24 - 1, 2**24 + 2, 2**53 + 2])
+@pytest.mark.parametrize("default", [FP32, BF16])
+def test_counts_are_exact(start: int, default: torch.dtype) -> None:
+    # A float32 counter stops at 2^24, a bf16 one at 256, a float64 one at 2^53.
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        p = parameter(3, BF16)
+        optimizer = AdamW([p])
+        steps(optimizer, 1)
+        optimizer.state[p]["step"].fill_(start)
+        steps(optimizer, 3)
+        assert optimizer.state[p]["step"].item() == start + 3
+        assert optimizer.state[p]["step"].dtype == torch.int64
+        assert torch.isfinite(p).all()
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
+def test_bias_correction_late_in_training() -> None:
+    # With beta2 = 1 - 1e-9 the correction 1 - beta2^t still matters at t = 2^24 + 3: it is .0166.
+    beta2, t = 1 - 1e-9, 2**24 + 3
+    p = Parameter(torch.zeros(1, dtype=FP64))
+    p.grad = torch.zeros_like(p)
+    optimizer = AdamW([p], 1.0, betas=(0.0, beta2), eps=0.0, weight_decay=0.0)
+    optimizer.step()
+    optimizer.state[p]["exp_avg_sq"].fill_(1.0)
+    optimizer.state[p]["step"].fill_(t - 1)
+    p.grad = torch.ones_like(p)
+    p.data.zero_()
+    optimizer.step()
+    assert -p.item() == pytest.approx((1 - beta2**t) ** 0.5, rel=1e-12)

@@ -1,6 +1,6 @@
 """Every update rule and its variants, once for all tests that hold for any of them.
 
-A new optimizer is a new row here, and its formula in the models and in `exact_rules`.
+A new optimizer is a new row here, and its formula in `models.py`.
 """
 
 from __future__ import annotations
