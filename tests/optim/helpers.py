@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
@@ -159,6 +160,15 @@ def second_moment(optimizer: torch.optim.Optimizer, p: Tensor) -> Tensor:
     return state["exp_avg_sq"].double() + (
         state["exp_avg_sq_lo"].double() if "exp_avg_sq_lo" in state else 0.0
     )
+
+
+def refuses(optimizer: Any, error: Any, words: str) -> BaseException:
+    """Fail unless step() raises with these words and no bit, state or count is different after."""
+    before = stored(optimizer)
+    with pytest.raises(error, match=words) as found:
+        optimizer.step()
+    assert_same(stored(optimizer), before)
+    return found.value
 
 
 def copy_weights(target: torch.optim.Optimizer, source: torch.optim.Optimizer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -202,23 +202,26 @@ def digests(named: Sequence[tuple[str, Parameter]], optimizer: Any) -> dict[str,
     return dict(zip(every, map(digest, wholes(list(every.values()))), strict=True))
 
 
+def steps(named: Sequence[tuple[str, Parameter]], optimizer: Any, times: Iterable[int]) -> None:
+    """Make steps of some numbers."""
+    for t in times:
+        set_gradients(named, t)
+        optimizer.step()
+
+
 def trained(
     layout: Layout | None,
     make: str,
     options: dict[str, Any],
-    dtype: torch.dtype = torch.bfloat16,
     count: int = 4,
     shapes: Sequence[tuple[int, ...]] = SHAPES,
-    executor: str = "numba",
+    executor: str = "torch",
     device: str = "cpu",
-    look: Callable[[Any], Any] | None = None,
-) -> tuple[dict[str, str], Any]:
-    """Digests after some steps, and what `look` finds in the optimizer at the end."""
+) -> dict[str, str]:
+    """Return digests after some steps."""
     mesh = None if layout is None else mesh_of(layout, device)
     with mcf.executor(executor):
-        named = params(layout, mesh, dtype, shapes, device)
+        named = params(layout, mesh, torch.bfloat16, shapes, device)
         optimizer = getattr(mcf.optim, make)(named, **options)
-        for t in range(count):
-            set_gradients(named, t)
-            optimizer.step()
-        return digests(named, optimizer), None if look is None else look(optimizer)
+        steps(named, optimizer, range(count))
+        return digests(named, optimizer)
