@@ -49,16 +49,11 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 BOUND = {BF16: 2.0**-17, FP16: 2.0**-22, FP32: 2.0**-46, FP64: 2.0**-104}
 
 
-def backward(p: Tensor, g: Tensor) -> None:
-    """A backward pass that brings exactly this gradient."""
-    p.backward(g)
-
-
 def accumulate(p: Parameter, gradients: list[Tensor]) -> tuple[Any, GradientAccumulator]:
     optimizer = SGD([p], 1.0)
     accumulator = GradientAccumulator(optimizer)
     for g in gradients:
-        backward(p, g.clone())
+        p.backward(g.clone())
     return optimizer, accumulator
 
 
@@ -73,7 +68,7 @@ def test_error(dtype: torch.dtype, executor: str) -> None:
         _, accumulator = accumulate(p, gradients)
     plain = parameter(64, dtype)
     for g in gradients:
-        backward(plain, g.clone())
+        plain.backward(g.clone())
     high, low = accumulator.components(p)
     assert p.grad is high
     worst = Fraction(0)
@@ -101,7 +96,7 @@ def test_the_step_is_that_of_the_sum_in_float32(make: Any, dtype: torch.dtype) -
                      for k in range(8)]  # fmt: skip
             if accumulated:
                 for g in parts:
-                    backward(p, g.to(dtype))
+                    p.backward(g.to(dtype))
                 assert len(accumulator.components(p)) == 2
             else:
                 give(p, sum(parts).float())
@@ -120,44 +115,51 @@ def test_one_gradient_is_left_as_it_is() -> None:
         optimizer = AdamW([p], 1e-2)
         if accumulated:
             accumulator = GradientAccumulator(optimizer)
-        backward(p, random(9, BF16, 1))
+        p.backward(random(9, BF16, 1))
         assert not accumulated or len(accumulator.components(p)) == 1
         optimizer.step()
         results.append(stored(optimizer))
     assert_same(*results)
 
 
-@pytest.mark.parametrize(
-    "how", ["optimizer", "optimizer to zero", "model", "model to zero", "None"]
-)
-def test_a_new_sum(how: str) -> None:
+RESETS: dict[str, Any] = {
+    "optimizer": lambda o, layer: o.zero_grad(),
+    "optimizer to zero": lambda o, layer: o.zero_grad(set_to_none=False),
+    "model": lambda o, layer: layer.zero_grad(),
+    "model to zero": lambda o, layer: layer.zero_grad(set_to_none=False),
+    "None": lambda o, layer: setattr(layer.weight, "grad", None),
+}
+
+
+@pytest.mark.parametrize("how", RESETS)
+def test_reset_gradients_begin_a_new_sum(how: str) -> None:
     layer = nn.Linear(3, 1, bias=False).to(BF16)
     p = layer.weight
     optimizer = SGD([p], 1.0)
     accumulator = GradientAccumulator(optimizer)
     for value in (1.0, 2.0**-9):
-        backward(p, torch.full((1, 3), value, dtype=BF16))
+        p.backward(torch.full((1, 3), value, dtype=BF16))
     assert [c[0, 0].item() for c in accumulator.components(p)] == [1.0, 2.0**-9]
-    {
-        "optimizer": lambda: optimizer.zero_grad(),
-        "optimizer to zero": lambda: optimizer.zero_grad(set_to_none=False),
-        "model": lambda: layer.zero_grad(),
-        "model to zero": lambda: layer.zero_grad(set_to_none=False),
-        "None": lambda: setattr(p, "grad", None),
-    }[how]()
+    RESETS[how](optimizer, layer)
     for _ in range(2):
-        backward(p, torch.full((1, 3), 4.0, dtype=BF16))
+        p.backward(torch.full((1, 3), 4.0, dtype=BF16))
     total = sum(c.double() for c in accumulator.components(p))
     assert_same_bits(total, torch.full((1, 3), 8.0, dtype=FP64))
 
 
-def test_without_zero_grad_it_goes_on() -> None:
+def test_sums_go_on_without_zero_grad_and_end_with_close() -> None:
     # As in torch: gradients add up until they are reset.
     p = Parameter(torch.zeros(1, dtype=BF16))
+    small = torch.full((1,), 2.0**-9, dtype=BF16)
     optimizer, accumulator = accumulate(p, [torch.ones(1, dtype=BF16)] * 2)
     optimizer.step()
-    backward(p, torch.full((1,), 2.0**-9, dtype=BF16))
+    p.backward(small)
     assert [c.item() for c in accumulator.components(p)] == [2.0, 2.0**-9]
+    accumulator.close()
+    for _ in range(2):
+        p.backward(small)
+    assert p.grad.item() == 2.0
+    assert accumulator.components(p) == (p.grad,)
 
 
 def test_a_sum_that_overflows_is_an_infinity() -> None:
@@ -178,21 +180,21 @@ def test_infinities_stay_and_a_scaler_finds_them(bad: float) -> None:
     GradientAccumulator(optimizer)
     before = without_gradients(stored(optimizer))
     for value in (1.0, bad, 1.0):
-        backward(p, torch.tensor([1.0, value, 1.0], dtype=BF16))
+        p.backward(torch.tensor([1.0, value, 1.0], dtype=BF16))
     assert_same_bits(p.grad, torch.tensor([3.0, bad, 3.0], dtype=BF16))
     amp = scaler()
     amp.step(optimizer)
     assert_same(without_gradients(stored(optimizer)), before)
 
 
-def test_scaled_gradients() -> None:
+def test_scaled_gradients_are_unscaled_in_both_components() -> None:
     results = []
     for scale in (1.0, 2.0**6):
         p = parameter(20, BF16)
         optimizer = AdamW([p], 1e-2)
         GradientAccumulator(optimizer)
         for k in range(4):
-            backward(p, random(20, BF16, k) * scale)
+            p.backward(random(20, BF16, k) * scale)
         scaler(scale).step(optimizer)
         results.append(without_gradients(stored(optimizer)))
     assert_same(*results)
@@ -205,7 +207,7 @@ def test_changes_in_place_are_refused(how: str) -> None:
     optimizer = AdamW([p], 1e-2)
     GradientAccumulator(optimizer)
     for k in range(2):
-        backward(p, random(20, FP32, k))
+        p.backward(random(20, FP32, k))
     before = stored(optimizer)
     amp = scaler(4.0)
     step = optimizer.step
@@ -221,7 +223,7 @@ def test_changes_in_place_are_refused(how: str) -> None:
     assert_same(without_gradients(stored(optimizer)), without_gradients(before))
 
 
-def test_refused() -> None:
+def test_unfit_optimizers_are_refused() -> None:
     p = parameter(3, BF16)
     with pytest.raises(TypeError, match="AdamW; allowed are optimizers of"):
         GradientAccumulator(torch.optim.AdamW([p]))  # type: ignore[arg-type]
@@ -233,18 +235,6 @@ def test_refused() -> None:
         GradientAccumulator(optimizer)
     accumulator.close()
     GradientAccumulator(optimizer)
-
-
-def test_closed() -> None:
-    p = Parameter(torch.zeros(1, dtype=BF16))
-    optimizer, accumulator = accumulate(p, [torch.ones(1, dtype=BF16)])
-    accumulator.close()
-    for _ in range(2):
-        backward(p, torch.full((1,), 2.0**-9, dtype=BF16))
-    assert p.grad.item() == 1.0
-    assert accumulator.components(p) == (p.grad,)
-    optimizer.step()
-    assert p.item() == -1.0
 
 
 @pytest.mark.parametrize("how", ["close", "zero_grad"])
@@ -441,49 +431,51 @@ def test_in_the_middle_of_a_step() -> None:
     assert p.grad is not None
 
 
-def test_closure() -> None:
+def test_closure_brings_gradients() -> None:
     results = []
     for accumulated in (False, True):
         p = parameter(5, BF16)
         optimizer = AdamW([p], 0.1, precision="master")
         if accumulated:
             MomentAccumulator(optimizer)
-
-        def closure(p: Any = p) -> Any:
-            loss = p.sum()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
+        optimizer.step(lambda p=p: p.sum().backward())
         optimizer.zero_grad()
         results.append(stored(optimizer))
     assert_same(*results)
 
 
-def test_moments_refused() -> None:
-    def made(make: Any = AdamW, dtype: Any = BF16, **options: Any) -> Any:
-        return make([nn.Parameter(torch.zeros(4, dtype=dtype))], **options)
+UNFIT: list[tuple[Any, dict[str, Any], str]] = [
+    (AdamW, {"max_grad_norm": 1.0}, "does not go with max_grad_norm"),
+    (AdamW, {"nonfinite": "skip"}, "does not go with nonfinite='skip'"),
+    (AdamW, {"track_metrics": True}, "does not go with track_metrics"),
+    (AdamW, {"precision": "eco"}, "does not go with precision='eco' of params"),
+    (Adam, {"weight_decay": 0.1}, "would be taken once for each micro-batch; allowed are 0"),
+    (SGD, {"lr": 0.1}, "allowed are Adam, AdamW and CollageAdamW"),
+    (torch.optim.AdamW, {}, "allowed are Adam, AdamW and CollageAdamW"),
+]
 
-    accumulating, released = made(), made()
-    GradientAccumulator(accumulating)
-    GradientRelease(released)
-    for optimizer, what in (
-        (made(max_grad_norm=1.0), "does not go with max_grad_norm"),
-        (made(nonfinite="skip"), "does not go with nonfinite='skip'"),
-        (made(track_metrics=True), "does not go with track_metrics"),
-        (accumulating, "does not go with another accumulator"),
-        (released, "does not go with gradient release"),
-        (made(precision="eco"), "does not go with precision='eco' of params"),
-        (made(Adam, weight_decay=0.1), "would be taken once for each micro-batch; allowed are 0"),
+
+@pytest.mark.parametrize(("make", "options", "words"), UNFIT)
+def test_optimizers_without_moments_to_add_to_are_refused(
+    make: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        MomentAccumulator(make([parameter(4, BF16)], **options))
+
+
+def test_companions_that_exclude_each_other_are_refused() -> None:
+    for first, words in (
+        (GradientAccumulator, "does not go with another accumulator"),
+        (GradientRelease, "does not go with gradient release"),
     ):
-        with pytest.raises(ValueError, match=what):
-            MomentAccumulator(optimizer)
-    for optimizer in (made(SGD, lr=0.1), made(torch.optim.AdamW)):
-        with pytest.raises(TypeError, match="allowed are Adam, AdamW and CollageAdamW"):
+        optimizer = AdamW([parameter(4, BF16)])
+        first(optimizer)
+        with pytest.raises(ValueError, match=words):
             MomentAccumulator(optimizer)
     with pytest.raises(TypeError, match="is an expansion; allowed are plain tensors"):
         MomentAccumulator(AdamW([nn.Parameter(mcf.zeros(3, terms=2, dtype=BF16))]))
-    mine = made(Adam)
+    p = parameter(4, BF16)
+    mine = Adam([p])
     MomentAccumulator(mine)
     for make in (GradientRelease, GradientAccumulator, MomentAccumulator):
         with pytest.raises(ValueError, match=r"accumulator"):
@@ -493,5 +485,5 @@ def test_moments_refused() -> None:
     # Set later: said by the backward pass, before a moment has changed.
     mine.param_groups[0]["weight_decay"] = 0.1
     with pytest.raises(ValueError, match="would be taken once for each micro-batch"):
-        mine.param_groups[0]["params"][0].sum().backward()
+        p.sum().backward()
     assert not mine.state

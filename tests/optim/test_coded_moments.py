@@ -43,93 +43,49 @@ each = pytest.mark.parametrize("precision", ["8bit", "4bit"])
 # -- bounds of first moments by the root of the second ------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("betas", "expected"),
-    [((0.9, 0.95), 1.1), ((0.9, 0.99), 2.4), ((0.9, 0.999), 7.3), ((0.0, 0.9999), 100.0)],
-)
-def test_bound_of_a_first_moment_is_reached(betas: tuple[float, float], expected: float) -> None:
-    beta1, beta2 = betas
-    c = (1 - beta1) / ((1 - beta2) * (1 - beta1**2 / beta2)) ** 0.5
-    assert abs(c - expected) < 0.1
-    assert c < 112
-    # Gradients that grow by beta2 / beta1 are parallel to the weights of m in the norm of v.
-    ratio = beta1 / beta2
-    m = v = 0.0
-    for t in range(200 if beta1 else 1):
-        g = ratio ** (200 - t) if beta1 else 1.0
-        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
-        assert abs(m) <= c * v**0.5 * (1 + 1e-12)
-    assert abs(m) > 0.99 * c * v**0.5
+def responses(make: Any, count: int) -> dict[str, list[float]]:
+    """Return the share of the last `count` numbers a in each state, last first.
 
-
-def responses(betas: tuple[float, float, float], count: int) -> dict[str, list[float]]:
-    """Return the share of the last `count` numbers a = g + b2 d in each state, last first.
-
-    v is the average of their squares, and g = (a + b2 g_before) / (1 + b2).
+    v is the average of the squares of a, which is the gradient g; with Adan it is g + b2 d, so that
+    g = (a + b2 g_before) / (1 + b2). |state| is at most c sqrt(v), c^2 the sum of share_k^2 /
+    ((1 - b3) b3^k), by Cauchy's inequality.
     """
-    b1, b2, _ = betas
     g = m = n = 0.0
     found: dict[str, list[float]] = {"exp_avg": [], "exp_avg_diff": [], "previous_grad": []}
     for k in range(count):
-        before, g = g, ((1.0 if k == 0 else 0.0) + b2 * g) / (1 + b2)
-        m, n = b1 * m + (1 - b1) * g, b2 * n + (1 - b2) * (g - before)
+        before, first = g, 1.0 if k == 0 else 0.0
+        g = (first + 0.9 * g) / 1.9 if make is Adan else first
+        m, n = 0.9 * m + 0.1 * g, 0.9 * n + 0.1 * (g - before)
         for name, x in (("exp_avg", m), ("exp_avg_diff", n), ("previous_grad", g)):
             found[name].append(x)
     return found
 
 
-@pytest.mark.parametrize(
-    ("betas", "expected"),
-    [
-        ((0.98, 0.92, 0.99), (1.15, 0.47, 5.94)),
-        ((0.9, 0.9, 0.999), (6.86, 1.86, 18.9)),
-        ((0.0, 0.0, 0.9999), (100.0, 141.4, 100.0)),
-    ],
-)
-def test_bounds_of_adans_states_fit_8_bits(betas: Any, expected: tuple[float, ...]) -> None:
-    """|m|, |n| and |g| are at most c sqrt(v), c^2 the sum of c_k^2 / ((1 - b3) b3^k); Cauchy's.
-
-    So 8 bits hold them (112 u), except for n with betas of 0. The previous gradient is no average,
-    and above the 3 u of 4 bits.
-    """
-    b3 = betas[2]
-    for (name, parts), right in zip(responses(betas, 4000).items(), expected, strict=True):
-        c = sum(x * x / ((1 - b3) * b3**k) for k, x in enumerate(parts)) ** 0.5
-        assert abs(c / right - 1) < 0.01, (name, c)
-        if name == "previous_grad" and betas[0]:
-            assert 5 < c
-        if betas[0]:
-            assert c < 112
-
-
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_diff", "previous_grad"])
-def test_bounds_of_adans_states_are_reached(name: str) -> None:
-    betas, count = (0.9, 0.9, 0.99), 300
-    parts = responses(betas, count)[name]
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(AdamW, "exp_avg"), (Adan, "exp_avg"), (Adan, "exp_avg_diff"), (Adan, "previous_grad")],
+)
+def test_bounds_of_states_by_the_root_of_v_are_reached(make: Any, name: str) -> None:
+    """8 bits hold 112 u, and so each of these."""
+    count = 300
+    parts = responses(make, count)[name]
     c = sum(x * x / (0.01 * 0.99**k) for k, x in enumerate(parts)) ** 0.5
     p = Parameter(torch.zeros(1, dtype=FP64))
-    optimizer = Adan([p], 0.0, betas)
+    optimizer = make([p], 0.0, (0.9, 0.9, 0.99) if make is Adan else (0.9, 0.99))
     g = 0.0
     for k in reversed(range(count)):
         a = parts[k] / 0.99**k
         # d is 0 in the first step.
-        g = a if k == count - 1 else (a + 0.9 * g) / 1.9
+        g = (a + 0.9 * g) / 1.9 if make is Adan and k < count - 1 else a
         p.grad = torch.full((1,), g, dtype=FP64)
         optimizer.step()
     state = optimizer.state[p]
     found = float(state[name].abs() / state["exp_avg_sq"].sqrt())
+    print(f"{make.__name__} {name}: {c:.3g}")
     assert 0.999 * c < found <= c * (1 + 1e-9)
-
-
-def test_slow_average_of_ademamix_has_no_bound() -> None:
-    """Once gradients become small, v forgets at 0.999 and n at 0.9999."""
-    n = v = 0.0
-    for t in range(40_000):
-        g = 1.0 if t < 20_000 else 0.0
-        n, v = 0.9999 * n + 1e-4 * g, 0.999 * v + 1e-3 * g * g
-    assert n > 1000 * v**0.5
+    assert c < 112
 
 
 # -- what a step stores, and what it computes with ------------------------------------------------

@@ -39,6 +39,7 @@ from tests.optim.helpers import (
     random,
     steps,
     stored,
+    through_file,
     value,
     without_gradients,
 )
@@ -65,14 +66,10 @@ def fractions(optimizer: AdamW, p: Tensor) -> dict[str, list[Fraction]]:
     state = optimizer.state[p]
     parts = {"param": optimizer.master_weight(p, exact=True)}
     for name in ("exp_avg", "exp_avg_sq"):
-        low = (state[f"{name}_lo"],) if f"{name}_lo" in state else ()
         number = codes.read(name, state) if codes.holds(name, state) else state[name]
-        parts[name] = (number, *low)
+        parts[name] = (number, *(state[n] for n in (f"{name}_lo",) if n in state))
     return {
-        name: [
-            sum((Fraction(x) for x in element), Fraction(0))
-            for element in zip(*(c.double().flatten().tolist() for c in components), strict=True)
-        ]
+        name: [sum(xs, Fraction(0)) for xs in zip(*map(numbers, components), strict=True)]
         for name, components in parts.items()
     }
 
@@ -82,14 +79,14 @@ PAIRS = list(itertools.product(PRECISIONS, PRECISIONS))
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=["-to-".join(p) for p in PAIRS])
-def test_every_pair(source: str, target: str) -> None:
+def test_every_pair_is_exact_or_rounded_once_and_reported(source: str, target: str) -> None:
     first = trained(source)
     before = [fractions(first, p) for p in parameters(first)]
     kept = stored(first)
     fresh = [Parameter(torch.full_like(p, 7.0)) for p in parameters(first)]
     second, report = convert(first, target, params=fresh)
     assert_same(stored(first), kept, "the source is as it was")
-    assert [p is q for p, q in zip(parameters(second), fresh, strict=True)] == [True] * len(fresh)
+    assert all(p is q for p, q in zip(parameters(second), fresh, strict=True))
     rounded = {(r.where.split(" ")[0], r.what): r for r in report.rounded}
     for k, (p, old) in enumerate(zip(fresh, before, strict=True)):
         new = fractions(second, p)
@@ -202,18 +199,6 @@ def test_in_place_the_visible_weight_is_the_new_precisions() -> None:
     assert_same_bits(again.master_weight(p), tie)
 
 
-def test_checkpoints_of_split_weights_are_converted() -> None:
-    """Their 16-bit integers are pairs of bytes in a state dict."""
-    source = AdamW([parameter((5, 3), BF16)], 1e-2, precision="split16")
-    steps(source, 2)
-    target = AdamW([parameter((5, 3), BF16)], 1e-2, precision="master")
-    kept = [p.detach().clone() for p in parameters(source)]
-    report = mcf.optim.load_converted(target, copy.deepcopy(source.state_dict()), kept)
-    assert report.exact
-    for p, q in zip(parameters(source), parameters(target), strict=True):
-        assert_same_bits(target.master_weight(q), source.master_weight(p))
-
-
 # -- states ----------------------------------------------------------------------------------------
 
 
@@ -234,15 +219,15 @@ def test_float32_checkpoint_and_back() -> None:
     assert other.param_groups[0]["lr"] == 1e-3, "its own"
 
 
-def test_load_a_state_dict_of_another_precision(tmp_path: Any) -> None:
-    first = trained("master")
-    torch.save(first.state_dict(), tmp_path / "state.pt")
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    second = AdamW([Parameter(p.detach().clone()) for p in parameters(first)], precision="split16")
-    report = load_converted(second, state)
-    assert {r.what for r in report.rounded} == {"exp_avg", "exp_avg_sq"}
+@pytest.mark.parametrize(("source", "target"), [("master", "split16"), ("split16", "master")])
+def test_state_dict_of_another_precision_is_loaded(source: str, target: str) -> None:
+    """The 16-bit integers of split weights are pairs of bytes in a state dict."""
+    first = trained(source)
+    second = AdamW([Parameter(p.detach().clone()) for p in parameters(first)], precision=target)
+    report = load_converted(second, through_file(first.state_dict()))
+    assert {r.what for r in report.rounded} <= {"exp_avg", "exp_avg_sq"}
     for p, q in zip(parameters(first), parameters(second), strict=True):
-        assert_same_bits(second.master_weight(q), first.state[p]["master_param"])
+        assert_same_bits(second.master_weight(q), first.master_weight(p))
 
 
 def test_nothing_changes() -> None:
@@ -267,17 +252,13 @@ def test_nothing_changes() -> None:
         convert(first, "plus", params=[torch.zeros(3)])
     with pytest.raises(ValueError, match="precision: 'double'"):
         convert(first, "double")
+    lion = Lion([parameter(3, BF16)])
+    steps(lion, 1)
     with pytest.raises(ValueError, match=r"needs .*exp_avg_sq"):
-        convert(trained_lion(), to=AdamW)
+        convert(lion, to=AdamW)
     with pytest.raises(ValueError, match="named like Rprop; pass its class as to="):
         convert(torch.optim.Rprop([parameter(3, FP32)]))
     assert_same(without_gradients(stored(first)), kept)
-
-
-def trained_lion() -> Lion:
-    optimizer = Lion([parameter(3, BF16)])
-    steps(optimizer, 1)
-    return optimizer
 
 
 def test_groups_names_and_parameters_without_states() -> None:
@@ -286,7 +267,7 @@ def test_groups_names_and_parameters_without_states() -> None:
         {"params": [("w", model.weight)], "lr": 0.5},
         {"params": [("b", model.bias)], "eps": 1e-3},
     ]
-    first = AdamW(groups, nonfinite="skip", max_grad_norm=2.0)  # type: ignore[arg-type]
+    first = AdamW(groups, nonfinite="skip", max_grad_norm=2.0, track_metrics=True)  # type: ignore[arg-type]
     model.weight.grad = torch.ones_like(model.weight)
     first.step()
     second, _ = convert(first, "light", weight_decay=0.25)
@@ -296,14 +277,8 @@ def test_groups_names_and_parameters_without_states() -> None:
     assert [g["weight_decay"] for g in second.param_groups] == [0.25, 0.25]
     assert (second.nonfinite, second.max_grad_norm) == ("skip", 2.0)
     assert not second.state.get(model.bias)
-
-
-def test_metrics_go_on() -> None:
-    p = Parameter(torch.ones(4, dtype=torch.bfloat16))
-    made, _ = convert(AdamW([p], track_metrics=True), "light")
-    p.grad = torch.ones_like(p)
-    made.step()
-    assert made.metrics()["update_norm"] > 0
+    second.step()
+    assert second.metrics()["update_norm"] > 0
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
@@ -445,76 +420,51 @@ def test_what_does_not_fit_is_refused(change: Any, words: str) -> None:
     assert not optimizer.state
 
 
-# -- master weight ---------------------------------------------------------------------------------
-
-
-# The parameter alone.
-SINGLE = ("plain", "fp32_states", "stochastic", "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic")
+# -- the number that is really stored for a parameter --------------------------------------------
 
 
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", cases(), ids=str)
-def test_sum_of_the_components(case: Case) -> None:
+def test_master_weight_is_the_sum_of_the_components(case: Case) -> None:
     p = parameter((5, 7), case.dtype)
     optimizer = AdamW([p], 1e-2, eps=1e-4, **case.options())
     steps(optimizer, 3)
-    components = optimizer.master_weight(p, exact=True)
-    state = optimizer.state[p]
-    if case.precision == "master":
-        assert [c is state["master_param"] for c in components] == [True]
-    elif case.precision in SINGLE:
-        assert len(components) == 1
-        assert_same_bits(components[0], p.detach())
-    elif "param_bits" in state:
+    state, components = optimizer.state[p], optimizer.master_weight(p, exact=True)
+    if "param_bits" in state:
         # Joined to one float32; test_rules.py has its value.
         assert [c.dtype for c in components] == [FP32]
     else:
-        assert_same_bits(components[0], p.detach())
-        assert components[1] is state["param_lo"]
+        own = [state["master_param"]] if "master_param" in state else [p.detach()]
+        low = [state["param_lo"]] if "param_lo" in state else []
+        for found, expected in zip(components, own + low, strict=True):
+            assert_same_bits(found, expected)
     rounded = optimizer.master_weight(p)
-    assert isinstance(rounded, torch.Tensor)
-    assert rounded.dtype == FP32
-    assert rounded.shape == p.shape
     assert not rounded.requires_grad
-    exact = [sum(xs, Fraction(0)) for xs in zip(*(numbers(c) for c in components), strict=True)]
+    exact = [sum(xs, Fraction(0)) for xs in zip(*map(numbers, components), strict=True)]
     expected = torch.tensor([float(x) for x in exact], dtype=FP64).to(FP32).view(p.shape)
     assert_same_bits(rounded, expected)
-
-
-@pytest.mark.parametrize("precision", AdamW.precisions)
-def test_before_the_first_step(precision: str) -> None:
-    p = parameter(4, BF16)
-    optimizer = AdamW([p], precision=precision)
-    stored = optimizer.master_weight(p)
-    assert isinstance(stored, torch.Tensor)
-    assert_same_bits(stored, p.detach().float())
-    assert_same_bits(optimizer.master_weight(p, exact=True)[0], p.detach())
+    before = value(optimizer, p)
+    rounded.zero_()
+    assert_same_bits(value(optimizer, p), before, "it is a copy")
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.parametrize("dtype", [FP32, FP64])
-def test_full_precision_is_itself(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("precision", "dtype", "count"),
+    [*((p, BF16, 0) for p in AdamW.precisions), ("plus", FP32, 2), ("plus", FP64, 2)],
+)
+def test_master_weight_without_further_bits_is_the_parameter(
+    precision: str, dtype: torch.dtype, count: int
+) -> None:
     p = parameter(4, dtype)
-    optimizer = AdamW([p])
-    steps(optimizer, 2)
-    stored = optimizer.master_weight(p)
-    assert isinstance(stored, torch.Tensor)
-    assert_same_bits(stored, p.detach())
+    optimizer = AdamW([p], precision=precision)
+    steps(optimizer, count)
+    wide = p.detach().float() if dtype == BF16 else p.detach()
+    assert_same_bits(optimizer.master_weight(p), wide)
+    assert_same_bits(optimizer.master_weight(p, exact=True)[0], p.detach())
 
 
-def test_it_is_a_copy() -> None:
-    for precision in ("plus", "master", "plain"):
-        p = parameter(4, BF16)
-        optimizer = AdamW([p], precision=precision)
-        steps(optimizer, 1)
-        before = value(optimizer, p)
-        stored = optimizer.master_weight(p)
-        assert isinstance(stored, torch.Tensor)
-        stored.zero_()
-        assert_same_bits(value(optimizer, p), before)
-
-
-def test_tensor_that_is_not_a_parameter() -> None:
+def test_master_weight_of_no_parameter_is_refused() -> None:
     p = parameter((2, 3), BF16)
     optimizer = AdamW([p])
     for wrong in (p.detach(), p.clone(), parameter((2, 3), BF16)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from fractions import Fraction
@@ -74,20 +73,6 @@ def test_from_torch_and_back(theirs: Any, ours: Any, options: dict[str, Any]) ->
     steps(mixed, 1)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-def test_in_float64_it_goes_on_as_torch() -> None:
-    params = [parameter(9, FP64)]
-    source = torch.optim.AdamW(params, 1e-2, foreach=False)
-    steps(source, 3)
-    copied = copy.deepcopy(source)
-    mine, report = convert(source)
-    assert report.exact
-    for optimizer in (copied, mine):
-        steps(optimizer, 3, seed=5)
-    for p, q in zip(parameters(mine), parameters(copied), strict=True):
-        torch.testing.assert_close(p, q, rtol=0, atol=1e-14)
-
-
 def test_from_float32_to_plus_is_rounded_once() -> None:
     params = [parameter((40, 30), FP32)]
     source = torch.optim.AdamW(params, 1e-2)
@@ -102,30 +87,6 @@ def test_from_float32_to_plus_is_rounded_once() -> None:
     assert largest["exp_avg"] <= 2.0**-8
     assert_same_bits(low[0], params[0].to(BF16))
     assert mine.param_groups[0]["lr"] == 1e-2
-
-
-@pytest.mark.parametrize("precision", ["light", "plus", "split16", "master", "plain"])
-def test_a_start_from_float32_weights(precision: str) -> None:
-    # No step was made yet: what bfloat16 does not hold is kept beside it, and steps begin at 1.
-    params = [parameter(300, FP32), Parameter(torch.ones(4))]
-    low = [Parameter(torch.zeros_like(p, dtype=BF16)) for p in params]
-    mine, report = convert(torch.optim.AdamW(params, 1e-2), precision, params=low)
-    assert report.exact == (precision in ("split16", "master"))
-    assert_same_bits(low[0], params[0].to(BF16))
-    # Nothing beside a parameter that bfloat16 holds.
-    assert not mine.state.get(low[1])
-    if precision == "plain":
-        assert not mine.state.get(low[0])
-        return
-    assert mine.state[low[0]]["step"].item() == 0
-    error = (mine.master_weight(low[0]) - params[0].detach()).abs() / params[0].detach().abs()
-    assert error.max() <= 2.0**-17
-    steps(mine, 1)
-    assert mine.state[low[0]]["step"].item() == 1
-    other = AdamW([Parameter(p.detach().clone()) for p in low], 1e-2, precision=precision)
-    steps(other, 1)
-    for name in ("exp_avg", "exp_avg_sq"):
-        assert_same_bits(mine.state[low[0]][name], other.state[next(parameters(other))][name])
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
@@ -317,17 +278,6 @@ def test_bitsandbytes(blocks: int, packed: bool) -> None:
     assert found["step"].item() == 7
 
 
-def test_bitsandbytes_of_whole_tensors_and_in_float32() -> None:
-    p, code = random(SHAPE, BF16, 1), integers(SHAPE, 0, 256, 2, torch.uint8)
-    entry = {
-        "step": 1, "state1": code, "qmap1": TABLE, "max1": torch.tensor([0.5]),
-        "new_max1": torch.zeros(1), "state2": random(SHAPE, FP32, 3).abs(),
-    }  # fmt: skip
-    found = loaded(entry, p)
-    assert_same_bits(found["exp_avg"], TABLE[code.long()] * 0.5)
-    assert_same_bits(found["exp_avg_sq"], entry["state2"])
-
-
 @pytest.mark.parametrize(
     ("make", "name"), [(Lion, "exp_avg"), (SGD, "momentum_buffer")], ids=["lion", "sgd"]
 )
@@ -339,13 +289,43 @@ def test_bitsandbytes_with_one_state(make: Any, name: str) -> None:
     assert_same_bits(loaded(entry, p, made)[name], value)
 
 
-def test_bitsandbytes_ademamix() -> None:
-    p = random(SHAPE, BF16, 1)
-    two = random((2, *SHAPE), FP32, 2)
-    entry = {"step": 3, "state1": two, "state2": random(SHAPE, FP32, 3).abs()}
-    found = loaded(entry, p, AdEMAMix, betas=(0.9, 0.99, 0.999))
-    assert_same_bits(found["exp_avg"], two[0])
-    assert_same_bits(found["exp_avg_slow"], two[1])
+_P, _LOW, _ZERO = random(SHAPE, BF16, 1), random(SHAPE, BF16, 2, 2.0**-10), torch.zeros(SHAPE)
+_CODES, _TWO = integers(SHAPE, 0, 256, 2, torch.uint8), random((2, *SHAPE), FP32, 2)
+_M, _V = random(SHAPE, FP32, 3), random(SHAPE, FP32, 4).abs()
+_THREE = (AdEMAMix, {"betas": (0.9, 0.99, 0.999)})
+# An entry, what our state has, and another rule.
+PLAIN: dict[str, Any] = {
+    "bitsandbytes' whole tensors": (
+        {"state1": _CODES, "qmap1": TABLE, "max1": torch.tensor([0.5]),
+         "new_max1": torch.zeros(1), "state2": _V},
+        {"exp_avg": TABLE[_CODES.long()] * 0.5, "exp_avg_sq": _V},
+    ),
+    "bitsandbytes' AdEMAMix": (
+        {"state1": _TWO, "state2": _V}, {"exp_avg": _TWO[0], "exp_avg_slow": _TWO[1]}, *_THREE,
+    ),
+    "AdEMAMix of its authors": (
+        {"exp_avg_fast": _TWO[0], "exp_avg_slow": _TWO[1], "exp_avg_sq": _V},
+        {"exp_avg": _TWO[0], "exp_avg_slow": _TWO[1]}, *_THREE,
+    ),
+    **{
+        name: ({name: _LOW, "exp_avg": _M, "exp_avg_sq": _V}, {"weight": _P.float() + _LOW.float()})
+        for name in ("compensation", "weight_accounted")
+    },
+    "Collage of its authors": (
+        {"exp_avg": _ZERO, "exp_avg_sq": _P.abs(), "weight_accounted": _ZERO.to(BF16),
+         "exp_avg_sq_accounted": _LOW},
+        {"exp_avg_sq": _P.abs().float() + _LOW.float()},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PLAIN)
+def test_states_under_other_names_are_read_bit_for_bit(what: str) -> None:
+    entry, expected, *more = PLAIN[what]
+    make, options = more or (AdamW, {})
+    found = loaded({"step": 3, **entry}, random(SHAPE, BF16, 1), make, **options)
+    for name, right in expected.items():
+        assert_same_bits(found[name], right, name)
 
 
 # -- corrections in parts of half a unit in the last place -------------------------------------
@@ -395,15 +375,6 @@ def test_flashoptim(dtype: torch.dtype, width: torch.dtype) -> None:
         assert_same_bits(found["weight"], corrected(p, errors))
         assert_same_bits(found["exp_avg"], share / (2 - share.abs()) * wide[0])
         assert_same_bits(found["exp_avg_sq"], (v.float() / 255 * wide[1]).square())
-
-
-def test_flashoptim_with_plain_moments() -> None:
-    p = random(9, BF16, 1)
-    entry = {"step": 2, "error_bits": integers((9,), -127, 128, 2, torch.int8),
-             "exp_avg": random(9, BF16, 3), "exp_avg_sq": random(9, BF16, 4).abs()}  # fmt: skip
-    found = loaded(entry, p)
-    assert_same_bits(found["exp_avg"], entry["exp_avg"].float())
-    assert_same_bits(found["weight"], corrected(p, entry["error_bits"]))
 
 
 @pytest.mark.parametrize("coded", [False, True])
@@ -474,32 +445,6 @@ def test_transformer_engine_alive(decoupled: bool) -> None:
     assert type(mine) is (AdamW if decoupled else mcf.optim.Adam)
     assert_same_bits(mine.state[p]["exp_avg"], moments(6)["exp_avg"].to(FP16).float() / 2)
     assert mine.state[p]["step"].item() == 3
-
-
-@pytest.mark.parametrize("name", ["compensation", "weight_accounted"])
-def test_compensations(name: str) -> None:
-    p, low = random(20, BF16, 1), random(20, BF16, 2, 2.0**-10)
-    found = loaded({"step": torch.tensor(3.0), name: low, **moments(20)}, p)
-    assert_same_bits(found["weight"], p.float() + low.float())
-
-
-def test_the_collage_authors_second_moment() -> None:
-    p, zero = random(20, BF16, 1), torch.zeros(20, dtype=BF16)
-    v, low = random(20, BF16, 2).abs(), random(20, BF16, 3, 2.0**-12)
-    entry = {
-        "step": torch.tensor(3.0), "exp_avg": zero, "exp_avg_sq": v,
-        "weight_accounted": zero, "exp_avg_sq_accounted": low,
-    }  # fmt: skip
-    assert_same_bits(loaded(entry, p)["exp_avg_sq"], v.float() + low.float())
-
-
-def test_ademamix_of_its_authors() -> None:
-    p, fast = random(9, BF16, 1), random(9, FP32, 2)
-    slow, second = random(9, FP32, 3), random(9, FP32, 4).abs()
-    entry = {"step": 3, "exp_avg_fast": fast, "exp_avg_slow": slow, "exp_avg_sq": second}
-    found = loaded(entry, p, AdEMAMix, betas=(0.9, 0.99, 0.999))
-    assert_same_bits(found["exp_avg"], fast)
-    assert_same_bits(found["exp_avg_slow"], slow)
 
 
 # -- what is not known -------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
 if not dist.is_available():
     pytest.skip("torch without torch.distributed", allow_module_level=True)
 
-from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -127,24 +126,6 @@ def test_all_rules(variant: Variant) -> None:
     options = {**variant.options, "lr": 0.01}
     assert_resumes(variant.make, options, full_state_dict=True, cpu_offload=True)
     assert_resumes(variant.make, options, flatten_optimizer_state_dict=True)
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
-def test_its_files(tmp_path: Any) -> None:
-    model, optimizer = made(AdamW)
-    model.train_on(optimizer, 0, 3)
-    checkpoint.save(
-        {"optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id=tmp_path
-    )
-    other, again = made(AdamW)
-    other.load_state_dict(copy.deepcopy(model.state_dict()))
-    state = {"optimizer": get_optimizer_state_dict(other, again)}
-    checkpoint.load(state, checkpoint_id=tmp_path)
-    set_optimizer_state_dict(other, again, state["optimizer"])
-    for m, o in ((model, optimizer), (other, again)):
-        m.train_on(o, 3, 5)
-    assert_same(stored(again), stored(optimizer))
 
 
 @pytest.mark.parametrize("make", [*dict.fromkeys(v.make for v in [*VARIANTS, *RECENT_RULES]), Muon])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import inspect
-import itertools
 import math
 from collections import defaultdict
 from typing import Any
@@ -41,9 +40,11 @@ from tests.optim.helpers import (
     random,
     steps,
     stored,
+    through_file,
     value,
 )
 from tests.optim.models import Registers, Strict
+from tests.optim.test_state_dict import assert_round_trip
 from tests.optim.torch_cases import optim_db
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -167,25 +168,6 @@ def test_an_unclamped_rate_is_that_of_the_shape() -> None:
     assert not torch.equal(unclamped, stepped((8, 2), 2.0**-4, "match_rms_adamw"))
 
 
-@pytest.mark.parametrize("case", [Case("light", BF16, FP32), Case("light", FP16, FP32)], ids=str)
-def test_low_precision_follows(case: Case) -> None:
-    # The buffer in 16 bits is off by u, which turns singular directions whose values are small:
-    # by far less than the steps' own length, 10 lr a.
-    mine = [Parameter(random(s, case.dtype, k)) for k, s in enumerate(SHAPES)]
-    truth = [Parameter(p.detach().double()) for p in mine]
-    options = {"lr": 1e-2, "weight_decay": 0.1}
-    ours, exact = Muon(mine, **options, **case.options()), torch.optim.Muon(truth, **options)
-    for t in range(10):
-        for k, (p, q) in enumerate(zip(mine, truth, strict=True)):
-            p.grad = random(p.shape, case.dtype, 100 * t + k + 50, 0.1)
-            q.grad = p.grad.double()
-        ours.step()
-        exact.step()
-    for k, (p, q) in enumerate(zip(mine, truth, strict=True)):
-        start = random(SHAPES[k], case.dtype, k).double()
-        assert (value(ours, p) - q.detach()).norm() < 0.02 * (q.detach() - start).norm()
-
-
 def layouts(dtype: torch.dtype) -> list[tuple[Tensor, Any]]:
     """Matrices with strides of their own, and their gradients."""
     return [
@@ -234,16 +216,7 @@ def test_checkpoints_go_on_with_the_same_bits(case: Case) -> None:
         params = [parameter(s, case.dtype, k) for k, s in enumerate(SHAPES)]
         return Muon(params, **OPTIONS, **case.options())
 
-    optimizer, other = make(), make()
-    steps(optimizer, 3)
-    for p, q in zip(
-        other.param_groups[0]["params"], optimizer.param_groups[0]["params"], strict=True
-    ):
-        p.data.copy_(q.data)
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each in (optimizer, other, copy.deepcopy(optimizer)):
-        steps(each, 3, seed=7)
-    assert_same(stored(other), stored(optimizer))
+    assert_round_trip(make, through_file)
 
 
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
@@ -295,15 +268,6 @@ def test_not_finite_gradients_stay_in_their_matrix() -> None:
     assert_same_bits(q.detach(), alone.detach())
 
 
-def test_an_empty_matrix_has_nothing_to_step() -> None:
-    for shape in ((0, 3), (3, 0)):
-        p = parameter(shape, BF16)
-        optimizer = Muon([p])
-        p.grad = torch.zeros_like(p)
-        optimizer.step()
-        assert optimizer.state[p]["step"].item() == 1
-
-
 # -- interface -------------------------------------------------------------------------------------
 
 
@@ -351,17 +315,7 @@ def test_signature_begins_as_torchs() -> None:
     assert [(p.name, p.default) for p in mine] == [(p.name, p.default) for p in torchs]
 
 
-def test_precisions_without_a_second_moment() -> None:
-    for precision, nesterov in itertools.product(Muon.precisions, (False, True)):
-        p = parameter((3, 4), BF16)
-        optimizer = Muon([p], precision=precision, nesterov=nesterov)
-        steps(optimizer, 1)
-        names = {"param_lo", "param_bits", "master_param", "momentum_buffer", "step"}
-        assert set(optimizer.state[p]) <= names
-
-
-def test_converted() -> None:
-    # From torch's on float32 and between strategies that hold all bits: the same numbers.
+def test_float32_run_of_torch_is_converted_exactly() -> None:
     p = parameter((4, 5), FP32, 1)
     theirs = torch.optim.Muon([p], 0.02)
     steps(theirs, 2)
@@ -370,11 +324,3 @@ def test_converted() -> None:
     assert isinstance(ours, Muon)
     assert ours.param_groups[0]["lr"] == 0.02
     assert_same_bits(ours.state[p]["momentum_buffer"], buffer)
-    q = parameter((4, 5), BF16, 2)
-    source = Muon([q], 0.02, precision="split16")
-    steps(source, 2)
-    before = value(source, q)
-    master, report = mcf.optim.convert(source, precision="master")
-    assert report.exact
-    assert torch.equal(value(master, q), before)
-    steps(master, 1)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -80,20 +79,6 @@ def test_groups_of_different_hyperparameters_and_precisions() -> None:
             assert_same_bits(found[f"{2 * k + int(index)}.{rest}"], tensor, name)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-def test_one_group_of_several_dtypes() -> None:
-    # A model that keeps its norm layers in float32.
-    params = [parameter(5, d, k) for k, d in enumerate((BF16, FP32, torch.float16, FP64, BF16))]
-    optimizer = AdamW(params, 1e-2)
-    steps(optimizer, 3)
-    for k, p in enumerate(params):
-        alone = AdamW([parameter(5, p.dtype, k)], 1e-2)
-        for t in range(3):
-            alone.param_groups[0]["params"][0].grad = random(5, p.dtype, 1 + 1000 * t + k, 0.1)
-            alone.step()
-        assert_same_bits(p, alone.param_groups[0]["params"][0], str(p.dtype))
-
-
 def test_add_param_group() -> None:
     first, second = parameter(3, BF16), parameter(4, BF16)
     optimizer = AdamW([first], 1e-2)
@@ -108,16 +93,6 @@ def test_add_param_group() -> None:
     steps(optimizer, 1)
 
 
-def test_zero_grad() -> None:
-    p = parameter(3, BF16)
-    optimizer = AdamW([p])
-    steps(optimizer, 1)
-    optimizer.zero_grad(set_to_none=False)
-    assert (p.grad == 0).all()
-    optimizer.zero_grad()
-    assert p.grad is None
-
-
 def test_parameters_without_a_gradient_are_left_alone() -> None:
     used, unused, frozen = parameter(3, BF16, 1), parameter(3, BF16, 2), parameter(3, BF16, 3)
     frozen.requires_grad_(False)
@@ -130,14 +105,6 @@ def test_parameters_without_a_gradient_are_left_alone() -> None:
     assert used in optimizer.state
     assert not optimizer.state.get(unused)
     assert not optimizer.state.get(frozen)
-
-
-def test_a_step_without_any_gradient_does_nothing() -> None:
-    p = parameter(3, BF16)
-    optimizer = AdamW([p], track_metrics=True)
-    before = stored(optimizer)
-    assert optimizer.step() is None
-    assert_same(stored(optimizer), before)
 
 
 def test_a_copy_takes_the_state_of_a_new_one() -> None:
@@ -198,23 +165,6 @@ def test_closure() -> None:
     assert calls == [3.0]
     assert (p < 1).all()
     assert optimizer.step() is None
-
-
-def test_gradient_hooks_can_step() -> None:
-    # The "optimizer in backward" pattern: one optimizer per parameter, stepped as gradients arrive.
-    model = nn.Linear(4, 2, bias=False).to(BF16)
-    optimizer = AdamW(model.parameters(), 0.5)
-    p = model.weight
-
-    def hook(q: torch.Tensor) -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    p.register_post_accumulate_grad_hook(hook)
-    before = p.detach().clone()
-    model(torch.ones(1, 4, dtype=BF16)).sum().backward()
-    assert (p != before).all()
-    assert p.grad is None
 
 
 @pytest.mark.parametrize("precision", [*STRICT, "fp32_states", "master"])

@@ -123,13 +123,6 @@ def test_sgd_and_copies() -> None:
     assert run(other, 20) == []
 
 
-def test_nothing_is_sampled_once_all_groups_are_compared() -> None:
-    optimizer = AdamW([ones()], 2.0**-6, precision="plain")
-    run(optimizer, 17)
-    assert not optimizer._lost.active
-    assert not mcf.optim.AdamW([ones()], check_numerics=False)._lost.active
-
-
 def test_weights_and_states_are_those_without_the_check() -> None:
     found: list[list[Tensor]] = []
     for check in (True, False):
