@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-import mcf
 from mcf.kernels import layouts
 from mcf.optim import (
     SGD,
@@ -25,7 +24,6 @@ from mcf.optim import (
 )
 from mcf.optim.sharding import shards
 from tests.helpers import assert_same_bits
-from tests.helpers.everyday import everyday
 from tests.optim.coded_moments import (
     PAIRS,
     RULES,
@@ -47,30 +45,6 @@ from tests.optim.helpers import (
 )
 
 pytestmark = pytest.mark.usefixtures("on_torch")
-
-# By default a few pairs on one executor beside torch's: each compiles a loop.
-_USUAL = {("stable", "8bit"): "numba", ("adan", "4bit"): "triton", ("ademamix", "8bit"): "triton"}
-_USUAL |= {(rule, "8bit"): "triton" for rule in ("sgd", "lion", "muon")}
-
-
-@pytest.mark.parametrize(
-    ("rule", "precision", "executor"),
-    everyday(
-        [(r, p, e) for r, p in PAIRS for e in ("numba", "triton")],
-        lambda r, p, e: _USUAL.get((r, p)) == e,
-    ),
-)
-def test_executors_have_the_same_bits(rule: str, precision: str, executor: str) -> None:
-    found = []
-    for each in ("torch", executor):
-        with mcf.executor(each):
-            # One matrix of Muon, whose product's bits follow its number of threads.
-            shapes = [(3, 41)] if rule == "muon" else [(5, 8), (3, 7)]
-            params = [parameter(s, BF16, k) for k, s in enumerate(shapes)]
-            optimizer = RULES[rule](params, precision=precision)
-            steps(optimizer, 3)
-            found.append(stored(optimizer))
-    assert_same(*found)
 
 
 @pytest.mark.sampled

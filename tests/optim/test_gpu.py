@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW, Muon
+from mcf.optim import AdamW, Muon
 from tests.helpers import assert_same_bits
 from tests.helpers.gpu_waits import no_waiting
 from tests.optim.helpers import (
@@ -25,13 +25,12 @@ from tests.optim.helpers import (
     random,
     stored,
 )
-from tests.optim.variants import NEW, RECENT_RULES, VARIANTS, Variant, pairs
+from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, named, pairs
 
 pytestmark = pytest.mark.gpu
 
 
-ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
-SGD_OPTIONS: dict[str, Any] = {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
+ADAMW = named("adamw")
 SHAPES = [(), (0,), (1,), (7, 13), (1024 + 5,), (8, 1024)]
 
 
@@ -59,34 +58,17 @@ def on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.cpu() for name, t in tensors.items()}
 
 
-@pytest.mark.parametrize("executor", ["auto", "torch"])
-@pytest.mark.parametrize("case", cases() + FULL, ids=str)
-def test_adamw_has_the_bits_of_the_cpu(case: Case, executor: str) -> None:
-    expected = train("cpu", "torch", AdamW, case, 20, **ADAMW)
-    found = train("cuda", executor, AdamW, case, 20, **ADAMW)
-    assert_same(on_cpu(stored(found)), stored(expected))
-
-
 @pytest.mark.parametrize(
-    "case", cases(("plain", "kahan", "light", "master"), (BF16, FP16)) + FULL[:1], ids=str
+    ("executor", "variant", "case"),
+    [
+        *(("torch", *pair) for pair in pairs([ADAMW], "cases", "full")),
+        *(("auto", *pair) for pair in pairs([*VARIANTS, *RECENT_RULES], "cases", "full")),
+    ],
+    ids=str,
 )
-def test_sgd_has_the_bits_of_the_cpu(case: Case) -> None:
-    if case in FULL:
-        case = Case("light", case.dtype, FP32)
-    expected = train("cpu", "torch", SGD, case, 20, **SGD_OPTIONS)
-    found = train("cuda", "auto", SGD, case, 20, **SGD_OPTIONS)
-    assert_same(on_cpu(stored(found)), stored(expected))
-
-
-_RULES = [*NEW, *RECENT_RULES]
-
-
-@pytest.mark.parametrize(
-    ("variant", "case"), pairs(_RULES, "cases") + pairs(_RULES, "full"), ids=str
-)
-def test_other_rules_have_the_bits_of_the_cpu(variant: Variant, case: Case) -> None:
-    expected = train("cpu", "torch", variant.make, case, 10, **variant.options)
-    found = train("cuda", "auto", variant.make, case, 10, **variant.options)
+def test_rules_have_the_bits_of_the_cpu(executor: str, variant: Variant, case: Case) -> None:
+    expected = train("cpu", "torch", variant.make, case, 20, **variant.options)
+    found = train("cuda", executor, variant.make, case, 20, **variant.options)
     assert_same(on_cpu(stored(found)), stored(expected))
 
 
@@ -103,7 +85,7 @@ def test_muon_has_its_states_on_the_device() -> None:
 
 
 def test_states_are_on_the_device() -> None:
-    optimizer = train("cuda", "auto", AdamW, Case("plus", BF16, FP32), 1, **ADAMW)
+    optimizer = train("cuda", "auto", AdamW, Case("plus", BF16, FP32), 1, **ADAMW.options)
     for p, state in optimizer.state.items():
         # The count is read by the host at each step.
         assert state["step"].device.type == "cpu"
@@ -112,8 +94,8 @@ def test_states_are_on_the_device() -> None:
 
 def test_checkpoints_move_between_devices() -> None:
     case = Case("plus", BF16, FP32)
-    gpu = train("cuda", "auto", AdamW, case, 3, **ADAMW)
-    cpu = train("cpu", "torch", AdamW, case, 1, **ADAMW)
+    gpu = train("cuda", "auto", AdamW, case, 3, **ADAMW.options)
+    cpu = train("cpu", "torch", AdamW, case, 1, **ADAMW.options)
     cpu.load_state_dict(gpu.state_dict())
     for p, q in zip(cpu.param_groups[0]["params"], gpu.param_groups[0]["params"], strict=True):
         for name, tensor in cpu.state[p].items():
@@ -123,15 +105,15 @@ def test_checkpoints_move_between_devices() -> None:
 
 def test_learning_rate_on_the_device() -> None:
     case = Case("plus", BF16, FP32)
-    rate = torch.tensor(ADAMW["lr"], device="cuda", dtype=torch.float64)
-    found = train("cuda", "auto", AdamW, case, 3, **{**ADAMW, "lr": rate})
-    expected = train("cpu", "torch", AdamW, case, 3, **ADAMW)
+    rate = torch.tensor(ADAMW.options["lr"], device="cuda", dtype=torch.float64)
+    found = train("cuda", "auto", AdamW, case, 3, **{**ADAMW.options, "lr": rate})
+    expected = train("cpu", "torch", AdamW, case, 3, **ADAMW.options)
     assert_same(on_cpu(stored(found)), stored(expected))
 
 
 def test_metrics() -> None:
     case = Case("plain", BF16, FP32)
-    options = {**ADAMW, "track_metrics": True}
+    options = {**ADAMW.options, "track_metrics": True}
     expected = train("cpu", "torch", AdamW, case, 3, **options).metrics()
     found = train("cuda", "auto", AdamW, case, 3, **options).metrics()
     for name in ("edq", "update_norm", "edq_ratio", "lost_param", "lost_exp_avg_sq"):
@@ -161,7 +143,7 @@ def test_clipping_has_the_bits_of_the_cpu(case: Case) -> None:
     results = []
     for device in ("cpu", "cuda"):
         params = [Parameter(random(s, case.dtype, k).to(device)) for k, s in enumerate(SHAPES)]
-        optimizer = AdamW(params, max_grad_norm=0.5, **ADAMW, **case.options())
+        optimizer = AdamW(params, max_grad_norm=0.5, **ADAMW.options, **case.options())
         for t in range(3):
             for k, p in enumerate(params):
                 p.grad = gradient(p, t, k)
@@ -177,7 +159,7 @@ def test_grad_scaler(dtype: torch.dtype) -> None:
     results = []
     for device in ("cpu", "cuda"):
         p = Parameter(random(1000, dtype, 1).to(device))
-        optimizer = AdamW([p], max_grad_norm=0.5, fused=True, **ADAMW)
+        optimizer = AdamW([p], max_grad_norm=0.5, fused=True, **ADAMW.options)
         scaler = torch.amp.GradScaler(device, init_scale=2.0**8)
         scaler.scale(torch.zeros(1, device=device))
         for t in range(4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import mcf
 from mcf.optim import SGD, AdamW, CPUOffloadOptimizer, Lion, Muon, ScheduleFreeAdamW, StableAdamW
 from mcf.optim.companions.transit import Transfers
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, FP32, parameter, random, scaler
+from tests.optim.helpers import BF16, FP32, assert_same, parameter, random, scaler
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -83,9 +84,14 @@ def model() -> nn.Module:
     return net
 
 
-def backward(net: nn.Module, t: int) -> None:
+def loss_of(net: nn.Module, t: int) -> Tensor:
     x = net[1](net[0](random((4, 8), BF16, t)))
-    net[3](net[2](x.float()).to(BF16)).float().square().mean().backward()
+    loss: Tensor = net[3](net[2](x.float()).to(BF16)).float().square().mean()
+    return loss
+
+
+def backward(net: nn.Module, t: int) -> None:
+    loss_of(net, t).backward()
 
 
 def groups(net: nn.Module) -> list[dict[str, Any]]:
@@ -93,20 +99,35 @@ def groups(net: nn.Module) -> list[dict[str, Any]]:
     return [{"params": named[:3]}, {"params": named[3:], "lr": 0.05}]
 
 
-def train(make: Any, micro: int = 1, clip: float | None = None, count: int = 3) -> dict[str, Any]:
-    """The weights, states and rates after some steps, of as many micro-batches each."""
+Change = Callable[[nn.Module, Any, int], Any]
+
+
+def train(make: Any, micro: int = 1, count: int = 3, change: Change | None = None) -> Any:
+    """The weights, states and rates after some steps, of as many micro-batches each.
+
+    `change` is called between the backward pass and the step.
+    """
     net = model()
     optimizer = make(groups(net))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     for t in range(count):
         for k in range(micro):
             backward(net, 10 * t + k)
-        if clip is not None:
-            nn.utils.clip_grad_norm_(net.parameters(), clip, foreach=False)
+        if change is not None:
+            change(net, optimizer, t)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
     return found(net, optimizer)
+
+
+def assert_offloading_changes_no_bit(
+    make: Any, micro: int = 1, change: Change | None = None, how: Any = None, **options: Any
+) -> None:
+    options = {"lr": 0.01, **options}
+    alone = train(lambda g: make(g, **options), micro, change=change)
+    how = ALL if how is None else how
+    assert_same(train(lambda g: Offload(g, make, **how, **options), micro, change=change), alone)
 
 
 def found(net: nn.Module, optimizer: Any) -> dict[str, Any]:
@@ -117,12 +138,6 @@ def found(net: nn.Module, optimizer: Any) -> dict[str, Any]:
         "rates": torch.tensor([g["lr"] for g in optimizer.param_groups]),
         "saved rates": torch.tensor([g["lr"] for g in state["param_groups"]]),
     }
-
-
-def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
-    assert a.keys() == b.keys()
-    for name, t in a.items():
-        assert_same_bits(t, b[name], name)
 
 
 CASES: list[tuple[Any, dict[str, Any]]] = [
@@ -139,26 +154,55 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize(("micro", "size"), [(1, ALL), (1, SMALL), (3, SMALL)])
 @pytest.mark.parametrize(("make", "options"), CASES, ids=str)
-def test_same_bits(make: Any, options: dict[str, Any], offload: bool) -> None:
+def test_rules_and_precisions_have_the_same_bits(
+    make: Any, options: dict[str, Any], micro: int, size: dict[str, int], offload: bool
+) -> None:
     """Some parameters with copies, some small ones without; one and three micro-batches."""
-    options = {"lr": 0.01, **options}
-    for micro in (1, 3):
-        alone = train(lambda g: make(g, **options), micro)
-        for size in (ALL, SMALL) if micro == 1 else (SMALL,):
-            how = {"offload_gradients": offload, **size}
-            assert_same(train(lambda g: Offload(g, make, **how, **options), micro), alone)  # noqa: B023
+    how = {"offload_gradients": offload, **size}
+    assert_offloading_changes_no_bit(make, micro, how=how, **options)
 
 
-def test_on_numba() -> None:
+def test_numba_has_the_same_bits() -> None:
     with mcf.executor("numba"):
-        alone = train(lambda g: AdamW(g, 0.01))
-        assert_same(train(lambda g: Offload(g, AdamW, **SMALL, lr=0.01)), alone)
+        assert_offloading_changes_no_bit(AdamW, how=SMALL)
 
 
-def test_gradients_that_are_changed_after_backward() -> None:
-    alone = train(lambda g: AdamW(g, 0.01), 2, clip=0.01)
-    assert_same(train(lambda g: Offload(g, AdamW, **ALL, lr=0.01), 2, clip=0.01), alone)
+def clipped(net: nn.Module, optimizer: Any, t: int) -> None:
+    nn.utils.clip_grad_norm_(net.parameters(), 0.01, foreach=False)
+
+
+def rewritten(net: Any, optimizer: Any, t: int) -> None:
+    """What is written is what the next step begins with."""
+    with torch.no_grad():
+        net[0].weight.mul_(0.5)
+    if t == 1:
+        net[0].weight.data[0, 0] = 2.0
+        optimizer.reload_model_params()
+        assert (optimizer.master_weight(net[0].weight)[0, 0] == 2.0).all()
+
+
+def set_and_taken_away(net: Any, optimizer: Any, t: int) -> None:
+    net[0].weight.grad = random((16, 8), BF16, t)
+    if t == 1:
+        net[0].bias.grad = None
+    # Again below, with the gradients that are there.
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("change", "micro", "options"),
+    [
+        (clipped, 2, {}),
+        (rewritten, 1, {"precision": "plain"}),
+        (set_and_taken_away, 1, {}),
+    ],
+)
+def test_gradients_and_weights_changed_by_others_have_the_same_bits(
+    change: Change, micro: int, options: dict[str, Any]
+) -> None:
+    assert_offloading_changes_no_bit(AdamW, micro, change, **options)
 
 
 def test_each_gradient_travels_once_and_is_freed() -> None:
@@ -176,64 +220,19 @@ def test_each_gradient_travels_once_and_is_freed() -> None:
         assert {len(some) for some in optimizer._gradients._free.values()} == {1}
 
 
-def test_a_gradient_that_is_set_or_taken_away() -> None:
-    p, q = parameter((4, 4), BF16, 1), parameter((4, 4), BF16, 2)
-    a, b = Parameter(p.detach().clone()), Parameter(q.detach().clone())
-    alone = AdamW([a, b], 0.01)
-    optimizer = Offload([p, q], AdamW, **ALL, lr=0.01)
-    for t in range(3):
-        for x, y in ((p, q), (a, b)):
-            (x * y).sum().backward()
-            x.grad = random((4, 4), BF16, t)
-            if t == 1:
-                y.grad = None
-        for each in (optimizer, alone):
-            each.step()
-            # Again, with the gradients that are there.
-            each.step()
-            each.zero_grad()
-    assert_same_bits(p.detach(), a.detach())
-    assert_same_bits(q.detach(), b.detach())
-    assert optimizer.state_dict()["state"][1]["step"] == 4
+def offloaded(g: Any) -> Any:
+    return Offload(g, AdamW, **SMALL, lr=0.01, precision="bf16_sr")
 
 
-def test_weights_that_others_write() -> None:
-    """What is written is what the next step begins with."""
-    results = []
-    for make in (
-        lambda g: AdamW(g, 0.01, precision="plain"),
-        lambda g: Offload(g, AdamW, **ALL, lr=0.01, precision="plain"),
-    ):
-        net = model()
-        optimizer = make(groups(net))
-        for t in range(3):
-            backward(net, t)
-            optimizer.step()
-            optimizer.zero_grad()
-            with torch.no_grad():
-                net[0].weight.mul_(0.5)
-            if t == 1:
-                net[0].weight.data[0, 0] = 2.0
-                optimizer.reload_model_params()
-        p = net[0].weight
-        results.append({**found(net, optimizer), "stored": optimizer.master_weight(p)})
-    assert_same(*results)
+def alone(g: Any) -> Any:
+    return AdamW(g, 0.01, precision="bf16_sr")
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_checkpoints_with_and_without(there: bool) -> None:
-    """Of either, loaded into the other."""
-
-    def offloaded(g: Any) -> Any:
-        return Offload(g, AdamW, **SMALL, lr=0.01, precision="bf16_sr")
-
-    def alone(g: Any) -> Any:
-        return AdamW(g, 0.01, precision="bf16_sr")
-
-    first, second = (alone, offloaded) if there else (offloaded, alone)
+@pytest.mark.parametrize(("first", "second"), [(alone, offloaded), (offloaded, alone)])
+def test_checkpoints_of_either_are_loaded_into_the_other(first: Any, second: Any) -> None:
+    expected = train(alone, count=4)
     net = model()
     optimizer = first(groups(net))
-    expected = train(alone, count=4)
     for t in range(4):
         if t == 2:
             saved = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
@@ -251,21 +250,19 @@ def test_checkpoints_with_and_without(there: bool) -> None:
     assert_same({n: mine[n] for n in expected}, expected)
 
 
-def test_groups_that_are_added() -> None:
-    results = []
-    for make in (lambda g: AdamW(g, 0.01), lambda g: Offload(g, AdamW, **ALL, lr=0.01)):
-        net = model()
-        first, second = groups(net)
-        optimizer = make([first])
-        with pytest.raises(ValueError, match=r"Invalid learning rate: -1\.0"):
-            optimizer.add_param_group({**second, "lr": -1.0})
-        optimizer.add_param_group(second)
-        for t in range(2):
-            backward(net, t)
-            optimizer.step()
-            optimizer.zero_grad()
-        results.append(found(net, optimizer))
-    assert_same(*results)
+def test_groups_that_are_added_have_the_same_bits() -> None:
+    def make(optimizer_of: Any) -> Any:
+        def added(both: list[dict[str, Any]]) -> Any:
+            optimizer = optimizer_of(both[:1])
+            with pytest.raises(ValueError, match=r"Invalid learning rate: -1\.0"):
+                optimizer.add_param_group({**both[1], "lr": -1.0})
+            optimizer.add_param_group(both[1])
+            return optimizer
+
+        return added
+
+    alone = train(make(lambda g: AdamW(g, 0.01)))
+    assert_same(train(make(lambda g: Offload(g, AdamW, **ALL, lr=0.01))), alone)
 
 
 def test_zero_grad_forgets_what_travels() -> None:
@@ -283,18 +280,13 @@ def test_zero_grad_forgets_what_travels() -> None:
     assert all(p.grad is not None for p in net.parameters())
 
 
-def test_under_a_scaler() -> None:
-    results = []
-    for make in (
-        lambda g: SGD(g, 0.01, 0.9),
-        lambda g: Offload(g, SGD, lr=0.01, momentum=0.9, **SMALL),
-    ):
+def test_steps_under_a_scaler_have_the_same_bits() -> None:
+    options, results = {"lr": 0.01, "momentum": 0.9}, []
+    for make in (lambda g: SGD(g, **options), lambda g: Offload(g, SGD, **options, **SMALL)):
         net = model()
         optimizer, scale = make(groups(net)), scaler()
         for t in range(4):
-            loss = net[3](net[2](net[1](net[0](random((4, 8), BF16, t))).float()).to(BF16))
-            total = loss.float().square().mean() * (torch.inf if t == 2 else 1.0)
-            scale.scale(total).backward()
+            scale.scale(loss_of(net, t) * (torch.inf if t == 2 else 1.0)).backward()
             scale.step(optimizer)
             scale.update()
             optimizer.zero_grad()
@@ -303,12 +295,10 @@ def test_under_a_scaler() -> None:
 
 
 def test_on_a_cpu_nothing_travels() -> None:
-    net = model()
-    optimizer = CPUOffloadOptimizer(groups(net), AdamW, lr=0.01, **ALL)
+    optimizer = CPUOffloadOptimizer(groups(model()), AdamW, lr=0.01, **ALL)
     assert not optimizer._copies.of
-    assert_same(
-        train(lambda g: CPUOffloadOptimizer(g, AdamW, lr=0.01)), train(lambda g: AdamW(g, 0.01))
-    )
+    alone = train(lambda g: AdamW(g, 0.01))
+    assert_same(train(lambda g: CPUOffloadOptimizer(g, AdamW, lr=0.01)), alone)
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -342,13 +332,9 @@ def test_refused_in_use() -> None:
         Offload([Parameter(pair)], AdamW)
 
 
-def test_muon() -> None:
-    options = {"lr": 0.01, "weight_decay": 0.1}
-    results = []
-    for make in (
-        lambda p: Muon(p, **options),
-        lambda p: Offload(p, Muon, **ALL, **options),
-    ):
+def test_muon_has_the_same_bits() -> None:
+    options, results = {"lr": 0.01, "weight_decay": 0.1}, []
+    for make in (lambda p: Muon(p, **options), lambda p: Offload(p, Muon, **ALL, **options)):
         p = parameter((8, 4), BF16, 1)
         optimizer = make([p])
         for t in range(3):

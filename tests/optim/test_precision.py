@@ -60,7 +60,7 @@ from tests.optim.helpers import (
     steps,
     stored,
 )
-from tests.optim.variants import RECENT, VARIANTS, Variant, named
+from tests.optim.variants import COMPOSED, RECENT, VARIANTS, Variant, named
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -236,35 +236,6 @@ def test_composition_has_its_bytes_and_goes_on_by_its_name(precision: Precision)
     assert_same(stored(other), stored(optimizer))
 
 
-# One of each way to store each tensor.
-FEW = [
-    Precision("pair", "float32", "pair"),
-    Precision("split16", "single", "float32"),
-    Precision("float32", "single", "pair"),
-    Precision("single", "float32", "pair", "stochastic", True),
-    Precision("kahan", "float32", "single", "stochastic"),
-    Precision("split8", "stochastic", "stochastic", "stochastic"),
-    Precision("pair", "ratio8", "pair"),
-    Precision("single", "stochastic", "ue6m2", "stochastic", True),
-]
-# Those whose parts are stored as in others of these, or in a named precision.
-_SLOW = [FEW[k] for k in (1, 2, 4)]
-
-
-@pytest.mark.sampled(every=8)
-@pytest.mark.parametrize("precision", everyday(FEW, lambda p: p not in _SLOW), ids=str)
-def test_composition_has_the_same_bits_on_executors(precision: Precision) -> None:
-    results = []
-    for name in ("torch", "numba", "triton"):
-        with mcf.executor(name):
-            params = [parameter((7, 13), BF16), parameter(1100, BF16)]
-            optimizer = AdamW(params, precision=precision)
-            steps(optimizer, 3)
-            results.append(stored(optimizer))
-    assert_same(results[1], results[0], "numba")
-    assert_same(results[2], results[0], "triton")
-
-
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 def test_storage_of_one_tensor_does_not_change_the_others(executor: str) -> None:
     def first_step(precision: Any) -> dict[str, torch.Tensor]:
@@ -307,8 +278,8 @@ REFUSED: list[tuple[Any, torch.dtype, dict[str, Any], str]] = [
     (AdamW, BF16, {"precision": "pair_single"}, "precision: 'pair_single'; known are 'plain'"),
     (NAdam, BF16, {"precision": FEEDBACK}, "the update of NAdam is a multiple of"),
     (Lion, BF16, {"precision": FEEDBACK}, "the update of Lion is a multiple of"),
-    (AdamW, BF16, {"precision": FEW[0], "compute_dtype": BF16}, r"bfloat16 with precision='pair_f"),
-    (AdamW, FP16, {"precision": FEW[1]}, r"'split16_single_float32' with .*float16"),
+    (AdamW, BF16, {"precision": COMPOSED[0], "compute_dtype": BF16}, "bfloat16 with precision='pa"),
+    (AdamW, FP16, {"precision": COMPOSED[1]}, r"'split16_single_float32' with .*float16"),
     *(
         (AdamW, dtype, {"precision": p, "compute_dtype": dtype, "eps": 1e-4},
          f"compute_dtype={dtype}.*'{p}'.*one of 'plain'")

@@ -28,7 +28,6 @@ from mcf.kernels import streams
 from mcf.optim import SGD, AdamW, CollageAdamW, Muon, collage, set_index_offset, set_stream
 from mcf.optim.parameters import randomness as naming
 from tests.helpers import assert_same_bits, count_different
-from tests.helpers.everyday import everyday
 from tests.optim.helpers import (
     BF16,
     FP16,
@@ -42,17 +41,10 @@ from tests.optim.helpers import (
     stored,
     through_file,
 )
+from tests.optim.variants import RANDOM
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
-RANDOM: list[dict[str, Any]] = [
-    *(
-        {"precision": p}
-        for p in ("stochastic", "bf16_sr", "8bit", "4bit", "split8_8bit", "split8_sr")
-    ),
-    *({"precision": p} for p in ("split16_sr", "eco_stochastic")),
-    *({"precision": p, "low": "stochastic"} for p in ("kahan", "light", "plus")),
-]
 each = pytest.mark.parametrize("options", RANDOM, ids=lambda o: "-".join(o.values()))
 
 
@@ -72,25 +64,7 @@ def result(params: list[Tensor], count: int = 5, **options: Any) -> dict[str, Te
     return stored(optimizer)
 
 
-# -- executors, layouts, seeds, shards -----------------------------------------------------------
-
-
-# Kernels are compiled: the second moments of light and plus differ as without chance.
-@pytest.mark.sampled(every=9)
-@pytest.mark.parametrize(
-    "options",
-    everyday(RANDOM, lambda o: o["precision"] != "light"),
-    ids=lambda o: "-".join(o.values()),
-)
-def test_executors_have_the_same_bits(options: dict[str, Any]) -> None:
-    results = []
-    for name in ("torch", "numba", "triton"):
-        with mcf.executor(name):
-            # With metrics it is another kernel, so that two of them stand for all.
-            tracked = name == "numba" and options["precision"] in ("plus", "8bit")
-            results.append(result(layouts(), track_metrics=tracked, **options))
-    assert_same(results[1], results[0], "numba")
-    assert_same(results[2], results[0], "triton")
+# -- layouts, seeds, shards; test_executors.py has the executors -------------------------------
 
 
 @pytest.mark.sampled(every=3)
