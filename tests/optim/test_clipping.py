@@ -40,6 +40,7 @@ from tests.optim.helpers import (
     parameter,
     parameters,
     random,
+    refuses,
     scaler,
     steps,
     stored,
@@ -116,20 +117,17 @@ def test_the_compiled_loop_has_the_same_bits(dtype: torch.dtype, scale: float) -
 
 
 @pytest.mark.parametrize("executor", ["torch", "numba"])
-def test_wide_range(executor: str) -> None:
-    with mcf.executor(executor):
-        check_wide_range()
-
-
-def check_wide_range() -> None:
+def test_norm_of_a_wide_range_is_within_its_bound(executor: str) -> None:
     for dtype, big, small in ((BF16, 3e38, 1e-38), (FP32, 1e38, 1e-45), (FP64, 1e308, 1e-300)):
         for values in ([big, small], [small, big], [small, small, 0.0], [big] * 5):
             t = torch.tensor(values, dtype=dtype)
             parts = list(t.unbind())
-            if dtype == FP64 and big in values and values.count(big) > 1:
+            with mcf.executor(executor):
+                found = norm(*parts)
+            if dtype == FP64 and values.count(big) > 1:
                 assert norm(t).isinf()
-                continue
-            assert_within(norm(*parts), exact_square(parts), len(parts))
+            else:
+                assert_within(found, exact_square(parts), len(parts))
 
 
 def test_carry() -> None:
@@ -138,13 +136,6 @@ def test_carry() -> None:
     tensors = [x] * 8
     square = Fraction(x[0].item()) ** 2 * len(tensors) * len(x)
     assert_within(norm(*tensors), square, len(tensors) * len(x))
-
-
-def test_components_are_added() -> None:
-    high, low = torch.tensor([1.0, -2.0], dtype=BF16), torch.tensor([2.0**-10, 2.0**-9], dtype=BF16)
-    found = total_norm([(high, low)])
-    assert_within(found, exact_square([high.double() + low.double()]), 2)
-    assert found != norm(high)
 
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
@@ -253,10 +244,7 @@ def test_it_may_change_and_is_copied() -> None:
         each.step()
     assert_same(stored(optimizer), stored(free))
     optimizer.max_grad_norm = -1.0
-    before = stored(optimizer)
-    with pytest.raises(ValueError, match=r"max_grad_norm: -1\.0; allowed"):
-        optimizer.step()
-    assert_same(stored(optimizer), before)
+    refuses(optimizer, ValueError, r"max_grad_norm: -1\.0; allowed")
 
 
 BAD_OPTIONS = [

@@ -14,7 +14,6 @@ from mcf.optim import (
     SGD,
     Adamax,
     AdamW,
-    GradientRelease,
     Lion,
     Precision,
     ScheduleFreeAdamW,
@@ -116,47 +115,7 @@ def test_vectors_and_odd_matrices_have_wider_moments() -> None:
         assert (sgd.state[q]["momentum_buffer"].dtype if momentum else None) == dtype
 
 
-@pytest.mark.parametrize(
-    "precision",
-    [
-        Precision("split16", "ratio4", "ue6m2"),
-        Precision("pair", "ratio4", "float32", rounding="stochastic"),
-        Precision("float32", "ratio4", "pair"),
-        Precision("split8", "ratio4", "stochastic"),
-    ],
-    ids=str,
-)
-def test_composed_precision_has_its_bytes_and_follows_master(precision: Precision) -> None:
-    p = parameter(SHAPE, BF16)
-    optimizer = AdamW([p], 1e-2, precision=precision)
-    steps(optimizer, 4)
-    state = optimizer.state[p]
-    size = sum(t.nbytes for n, t in state.items() if n != "step") + 2 * p.nbytes
-    assert size == precision.bytes_per_param * p.numel()
-    assert state["exp_avg"].dtype == torch.uint8
-    assert Precision.of(str(precision)) == precision
-    reference = parameter(SHAPE, BF16)
-    steps(AdamW([reference], 1e-2, precision="master"), 4)
-    assert (p.detach() - reference.detach()).abs().max() < 0.05
-
-
 # -- layouts, and other ways to step --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(40, 9), (2, 3, 6)])
-def test_strided_parameter_has_the_bits_of_a_dense_one(shape: tuple[int, ...]) -> None:
-    results = []
-    for dense in (True, False):
-        whole = random((shape[-1], *shape[1:-1], 2 * shape[0]), BF16, 1)
-        view = whole[..., ::2].transpose(0, -1)
-        p = Parameter(view.contiguous() if dense else view)
-        optimizer = AdamW([p], 1e-2, precision="4bit")
-        for t in range(3):
-            p.grad = random(p.shape, BF16, t, 0.1)
-            optimizer.step()
-        results.append({"param": p.detach().clone(), **optimizer.state[p]})
-    for name, t in results[0].items():
-        assert_same_bits(results[1][name].contiguous(), t.contiguous(), name)
 
 
 def test_slabs_end_with_whole_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,25 +131,6 @@ def test_slabs_end_with_whole_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         results.append(stored(optimizer))
     for other in results[1:]:
         assert_same(other, results[0])
-
-
-@pytest.mark.parametrize("precision", ["8bit", "4bit"])
-@pytest.mark.parametrize("how", ["capturable", "released"])
-def test_other_ways_to_step_have_the_same_bits(precision: str, how: str) -> None:
-    results = []
-    for each in ("plain", how):
-        params = [parameter(s, BF16, k) for k, s in enumerate((SHAPE, (4, 6), (8,)))]
-        optimizer = AdamW(params, 1e-2, precision=precision, capturable=each == "capturable")
-        if each == "released":
-            GradientRelease(optimizer)
-        for t in range(3):
-            for k, p in enumerate(params):
-                (p * random(p.shape, BF16, 10 * t + k, 0.1)).sum().backward()
-            if each != "released":
-                optimizer.step()
-                optimizer.zero_grad()
-        results.append(stored(optimizer))
-    assert_same(*results)
 
 
 @pytest.mark.parametrize("make", [AdamW, Adamax])

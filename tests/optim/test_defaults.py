@@ -79,6 +79,7 @@ def test_steps(made: tuple[str, str], device: str, dtype: torch.dtype) -> None:
     assert_same(stored(found), expected)
 
 
+@pytest.mark.usefixtures("on_torch")
 def test_accumulated_gradients() -> None:
     def run() -> Any:
         p = torch.nn.Parameter(torch.ones(5, 10, dtype=BF16, device="cpu"))
@@ -95,6 +96,7 @@ def test_accumulated_gradients() -> None:
     assert_same(stored(found), expected)
 
 
+@pytest.mark.usefixtures("on_torch")
 def test_conversion() -> None:
     def run() -> Any:
         p = torch.nn.Parameter(torch.ones(5, 10, dtype=BF16, device="cpu"))

@@ -25,7 +25,7 @@ from tests.optim.helpers import (
     stored,
     through_file,
 )
-from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
+from tests.optim.variants import RECENT_RULES, VARIANTS
 
 if not dist.is_available():
     pytest.skip("torch without torch.distributed", allow_module_level=True)
@@ -114,18 +114,16 @@ def test_all_options(flags: tuple[bool, ...], strict: bool) -> None:
     assert_resumes(AdamW, {"capturable": True}, strict=strict, twice=True, **kept)
 
 
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_all_precisions(precision: str) -> None:
-    assert_resumes(AdamW, {"precision": precision}, full_state_dict=True)
+_RULES = [(v.make, {**v.options, "lr": 0.01}) for v in [*VARIANTS, *RECENT_RULES]]
 
 
 @pytest.mark.sampled(every=6)
-@pytest.mark.parametrize("variant", [*VARIANTS, *recent(0)], ids=str)
-def test_all_rules(variant: Variant) -> None:
-    options = {**variant.options, "lr": 0.01}
-    assert_resumes(variant.make, options, full_state_dict=True, cpu_offload=True)
-    assert_resumes(variant.make, options, flatten_optimizer_state_dict=True)
+@pytest.mark.parametrize(
+    ("make", "options"), [*((AdamW, {"precision": p}) for p in PRECISIONS), *_RULES], ids=str
+)
+def test_all_precisions_and_rules_resume(make: Any, options: dict[str, Any]) -> None:
+    assert_resumes(make, options, full_state_dict=True, cpu_offload=True)
+    assert_resumes(make, options, flatten_optimizer_state_dict=True)
 
 
 @pytest.mark.parametrize("make", [*dict.fromkeys(v.make for v in [*VARIANTS, *RECENT_RULES]), Muon])

@@ -30,6 +30,8 @@ from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random
 
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 SHAPES = [(7, 13), (), (300,), (0,)]
 
 
@@ -224,10 +226,8 @@ def test_gradients_that_do_not_fit() -> None:
     weight = Parameter(pair((3,), BF16, 0))  # type: ignore[arg-type]
     optimizer = Lion([weight], precision="light")
     before = [c.clone() for c in weight.components]
-    weight.grad = None
-    for grad, words in ((mcf.ones(3, terms=3, dtype=BF16), "an expansion of 3 components of"),):
-        weight.grad = grad
-        with pytest.raises(TypeError, match=words):
-            optimizer.step()
+    weight.grad = mcf.ones(3, terms=3, dtype=BF16)
+    with pytest.raises(TypeError, match="an expansion of 3 components of"):
+        optimizer.step()
     for a, b in zip(weight.components, before, strict=True):
         assert_same_bits(a, b)

@@ -199,11 +199,11 @@ def test_every_line_of_loading(error: Callable[[], None]) -> None:
 
 def test_a_kernel_that_fails_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two dtypes are two kernels. The second has no memory for its work, say.
-    reference = make("momentum", 2)
+    reference = make("plus", 2)
     old = everything(reference)
     reference.step()
     new = everything(reference)
-    optimizer = make("momentum", 2)
+    optimizer = make("plus", 2)
     optimizer._steps.forget()
     commit, calls = DirectBucket.commit, []
 

@@ -31,7 +31,7 @@ from tests.helpers.draws import power_of_two
 from tests.kernels.test_codes import e4m3_over_4
 from tests.kernels.test_codes_of_4_bits import LEVELS
 from tests.optim.helpers import BF16, FP16, FP32, FP64, Case, cases, random, second_moment, value
-from tests.optim.models import CONTEXT, Exact, Fixed
+from tests.optim.models import CONTEXT, Fixed
 
 pytestmark = pytest.mark.statistical
 
@@ -126,24 +126,6 @@ def test_distance_is_within_its_limit(seed: int) -> None:
     for case, limit in LIMITS.items():
         print(f"{case}: {measured[case]:.3g}")
         assert measured[case] <= limit, str(case)
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-@pytest.mark.slow
-def test_float64_is_the_truth() -> None:
-    few = slice(0, 40)
-    p = torch.nn.Parameter(start(0)[few].double())
-    optimizer = AdamW([p], lr=LR, **OPTIONS)
-    exact = Exact("adamw", p, {**OPTIONS, "eps": 1e-8})
-    begin = p.detach().clone()
-    for t in range(STEPS):
-        p.grad = gradient(t, 0)[few].double()
-        optimizer.param_groups[0]["lr"] = rate(t)
-        optimizer.step()
-        exact.options["lr"] = rate(t)
-        exact.step(p.grad)
-    error = (p.detach() - exact.state["param"].floats()).norm() / (p.detach() - begin).norm()
-    assert error < 1e-12
 
 
 # -- second ----------------------------------------------------------------------------------------

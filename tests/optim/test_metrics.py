@@ -152,7 +152,7 @@ def test_other_rules(variant: Variant, case: Case) -> None:
     assert_close(measured, expected)
 
 
-@pytest.mark.parametrize("executor", ["torch", "numba"])
+@pytest.mark.parametrize("executor", ["torch", pytest.param("numba", marks=pytest.mark.slow)])
 def test_accuracy_on_a_large_tensor(executor: str) -> None:
     with mcf.executor(executor):
         measured, expected = one_more_step(AdamW, Case("plain", BF16, FP32), 300_000, **ADAMW)
@@ -284,6 +284,7 @@ def test_errors() -> None:
         optimizer.metrics()
 
 
+@pytest.mark.usefixtures("on_torch")
 def test_lost_additions_by_hand() -> None:
     # 1 + 2^-10 is lost in bf16, 2^-5 + 2^-10 is not; a zero update is not an addition.
     p = Parameter(torch.tensor([1.0, 2.0**-5, 1.0, 2.0**-10], dtype=BF16))

@@ -200,20 +200,6 @@ def mesh() -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def test_a_class_of_torch_takes_sharded_parameters(mesh: Any) -> None:
-    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-
-    good = parameter((4, 3), BF16)
-    p = Parameter(distribute_tensor(good.detach().clone(), mesh, [Shard(0)]))
-    optimizer = plugin([good, p])
-    good.grad, p.grad = torch.ones_like(good), torch.ones_like(p)
-    optimizer.step()
-    assert isinstance(p, DTensor)
-    assert torch.equal(p.to_local(), good)
-    for name, t in optimizer.state[p].items():
-        assert isinstance(t, DTensor) == (t.dim() > 0), name
-
-
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_sharded_parameters_are_stepped_and_unfit_gradients_refused(make: Any, mesh: Any) -> None:
     from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor

@@ -205,6 +205,12 @@ ALL += [
     for m in ("stochastic", "ratio8")
     for v in ("stochastic", "float32", "ue6m2", "pair")
 ]
+ALL += [
+    Precision("split16", "ratio4", "ue6m2"),
+    Precision("pair", "ratio4", "float32", rounding="stochastic"),
+    Precision("float32", "ratio4", "pair"),
+    Precision("split8", "ratio4", "stochastic"),
+]
 ALL += [Precision("single", m, v, r, True) for m, v in PAIRS for r in ("nearest", "stochastic")]
 
 
@@ -223,11 +229,11 @@ def test_named_precisions_are_instances() -> None:
 @pytest.mark.parametrize("precision", ALL, ids=str)
 def test_composition_has_its_bytes_and_goes_on_by_its_name(precision: Precision) -> None:
     assert Precision.of(str(precision)) == precision
-    p = parameter((3, 5), BF16)
+    p = parameter((3, 6), BF16)
     optimizer = AdamW([p], precision=precision)
     steps(optimizer, 2)
     assert held(optimizer, p) == precision.bytes_per_param
-    dtypes = {"float32": FP32, "ratio8": torch.uint8}
+    dtypes = {"float32": FP32, "ratio8": torch.uint8, "ratio4": torch.uint8}
     assert optimizer.state[p]["exp_avg"].dtype == dtypes.get(precision.exp_avg, BF16)
     other = AdamW([Parameter(p.detach().clone())], precision=str(precision))
     other.load_state_dict(optimizer.state_dict())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -75,6 +73,8 @@ def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
         {"precision": "plain", "max_grad_value": 1e-3},
         {"precision": "stochastic"},
         {"precision": "bf16_sr"},
+        {"precision": "8bit"},
+        {"precision": "4bit"},
     ],
     ids=str,
 )
@@ -310,15 +310,6 @@ def test_parameters_that_it_leaves_alone() -> None:
         release.remove()
 
 
-def test_a_release_that_has_ended_leaves_nothing() -> None:
-    hooks = torch.nn.modules.module._global_module_registration_hooks
-    before = list(hooks)
-    release = GradientRelease(AdamW(reducers_model().parameters()))
-    assert len(hooks) == len(before) + 1
-    release.remove()
-    assert list(hooks) == before
-
-
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_a_flattened_parameter() -> None:
     p = nn.Parameter(torch.zeros(4))
@@ -326,48 +317,6 @@ def test_a_flattened_parameter() -> None:
     p._is_flat_param = True  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match=r"params\[0\] of param_groups\[0\] is a flattened"):
         GradientRelease(AdamW([p]))
-
-
-def trained(net: nn.Module, batches: list[torch.Tensor], **options: Any) -> Any:
-    optimizer = AdamW(net.parameters(), 1e-2, precision="stochastic", **options)
-    for x in batches:
-        net(x).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return stored(optimizer)
-
-
-def process(rank: int, path: str, target: Callable[[], nn.Module]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    mcf.set_executor("torch")
-    net = target()
-    wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
-    with pytest.raises(RuntimeError, match=WORDS):
-        GradientRelease(AdamW(net.parameters()))
-    # What the message advises: the bits of one process with the batches of both.
-    x = [random((2, 4), BF16, t).sign() for t in range(6)]
-    found = trained(wrapped, x[rank::2])
-    alone = target()
-    for p in alone.parameters():
-        p.register_hook(lambda g: g / 2)
-    assert_same(found, trained(alone, [torch.cat(x[t : t + 2]) for t in (0, 2, 4)]))
-    dist.destroy_process_group()
-
-
-def linear() -> nn.Module:
-    # Gradients of a sum are sums of inputs, of whole numbers here: exact in every order.
-    made = nn.Linear(4, 3).to(BF16)
-    with torch.no_grad():
-        for k, p in enumerate(made.parameters()):
-            p.copy_(random(p.shape, BF16, k))
-    return made
-
-
-@pytest.mark.slow
-def test_two_processes() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(process, (f"{folder}/store", linear), nprocs=2)
 
 
 @pytest.mark.slow

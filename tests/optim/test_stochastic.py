@@ -13,13 +13,12 @@ import copy
 import hashlib
 import itertools
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
 
@@ -334,33 +333,6 @@ def test_changed_names_and_streams_are_seen_by_the_next_step() -> None:
 
     with mcf.executor("numba"):
         assert_part(changed(True), changed(False))
-
-
-@pytest.fixture
-def one_process(tmp_path: Any) -> Iterator[None]:
-    if not (dist.is_available() and dist.is_gloo_available()):
-        pytest.skip("torch without gloo")
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_zero_redundancy_optimizer_takes_told_streams(one_process: None) -> None:
-    """It sorts parameters by size before it shares them out."""
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    named = model()
-    for name, p in named:
-        set_stream(p, name)
-    params = [p for _, p in named]
-    sharded = ZeroRedundancyOptimizer(params, AdamW, lr=1e-2, precision="stochastic")
-    inner = [id(p) for g in sharded.optim.param_groups for p in g["params"]]
-    assert inner != list(map(id, params))
-    train(sharded, named, 0, 4)
-    assert_part(values(named), trained(adamw, model()))
 
 
 # -- refusals ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_signatures_begin_as_torchs() -> None:
-    counts = {"AdamW": 6, "Adam": 6, "NAdam": 7, "RAdam": 6, "Adamax": 5, "SGD": 6}
+    counts = {"AdamW": 6, "Adam": 6, "NAdam": 7, "RAdam": 6, "Adamax": 5, "SGD": 6, "Muon": 9}
     for name, count in counts.items():
         mine, torchs = (
             list(inspect.signature(getattr(m, name)).parameters.values())[:count]

@@ -106,6 +106,20 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
     (ScheduleFreeAdamW, "warmup_steps", 1.5, TypeError, "warmup_steps must be an int, got float"),
     (ScheduleFreeAdamW, "r", 3, ValueError, "Invalid r: 3; allowed are 0, 1 and 2"),
 ]
+HYPERPARAMETERS += [
+    (Muon, "lr", -1.0, ValueError, "learning rate: -1.0"),
+    (Muon, "momentum", -0.1, ValueError, "momentum value: -0.1; allowed is"),
+    (Muon, "momentum", 1.5, ValueError, "momentum value: 1.5; allowed is"),
+    (Muon, "weight_decay", -0.1, ValueError, "weight_decay value: -0.1"),
+    (Muon, "eps", -1e-7, ValueError, "epsilon value: -1e-07"),
+    (Muon, "nesterov", 1, TypeError, "nesterov must be True or False, got 1"),
+    (Muon, "ns_coefficients", (1.0, 2.0), ValueError, "ns_coefficients: .*; allowed are three"),
+    (Muon, "ns_coefficients", (1.0, 2.0, "3"), TypeError, r"coefficients\[2\] must be a number"),
+    (Muon, "ns_steps", 100, ValueError, r"ns_steps: 100; allowed is \[0, 100\)"),
+    (Muon, "ns_steps", 5.0, TypeError, "ns_steps must be an int, got float"),
+    (Muon, "adjust_lr_fn", "arbitrary", ValueError, "arbitrary is not supported; allowed are"),
+    (Muon, "precision", "plus", ValueError, "precision='plus' stores a second"),
+]
 # What every rule with these hyperparameters refuses.
 HYPERPARAMETERS += [
     (make, name, value, ValueError, words)
@@ -130,11 +144,11 @@ def test_hyperparameter_is_refused_of_all_and_of_a_group(
     make: Any, name: str, value: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        make([parameter(3, BF16)], **{name: value})
-    optimizer = make([parameter(3, BF16)])
+        make([parameter((3, 4), BF16)], **{name: value})
+    optimizer = make([parameter((3, 4), BF16)])
     before = list(optimizer.param_groups)
     with pytest.raises(error, match=words):
-        optimizer.add_param_group({"params": [parameter(2, BF16)], name: value})
+        optimizer.add_param_group({"params": [parameter((2, 3), BF16)], name: value})
     assert optimizer.param_groups == before
     steps(optimizer, 1)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import math
 import warnings
 import weakref
@@ -66,6 +67,24 @@ def check(world: World, several: list[Layout], scenario: str, *args: Any, **how:
             assert theirs == expected, layout.name
 
 
+@pytest.mark.parametrize("mesh", [(3, 2), (2, 3), (5, 4)])
+def test_pieces_of_more_processes_are_where_torch_puts_them(mesh: tuple[int, int]) -> None:
+    """As `fully_shard` cuts what tensor parallelism has cut, also where a process gets nothing."""
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    data, tensor = mesh
+    places = (_StridedShard(0, split_factor=tensor), Shard(0))
+    for n in range(1, 30):
+        whole = torch.arange(n)
+        for at in itertools.product(range(data), range(tensor)):
+            piece = layouts._chunk(whole, 0, tensor, at[1])
+            expected = layouts._chunk(piece, 0, data, at[0]).tolist()
+            found = shards._indices((n, 2), mesh, at, places)
+            assert found[0].tolist() == expected, (n, at)
+            assert found[1] is None
+
+
 # -- rules and strategies ------------------------------------------------------------------------
 
 
@@ -115,7 +134,7 @@ FEW: dict[str, tuple[Variant, list[dict[str, Any]], str]] = {
     "operators": (
         FIRST, [{"precision": "split16"}, {"precision": "8bit", "max_grad_norm": 0.5}], "torch",
     ),
-    "muon": (MUON, [{"precision": "light", "low": "stochastic"}, {"precision": "bf16_sr"}], "torch"),
+    "muon": (MUON, [{**RANDOM, "precision": "light"}, {"precision": "bf16_sr"}], "torch"),
 }  # fmt: skip
 
 
