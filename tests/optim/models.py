@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -23,7 +22,30 @@ from mcf.kernels.formats import FP32, Format
 
 State = dict[str, Any]
 Array = np.ndarray[Any, np.dtype[Any]]
-Betas = tuple[float, float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Hyperparameters of all rules, and the number of the step, from 1."""
+
+    t: int
+    lr: Any
+    weight_decay: Any
+    betas: Any = ()
+    eps: Any = 0.0
+    amsgrad: bool = False
+    decoupled_weight_decay: bool = False
+    momentum_decay: Any = 0.0
+    momentum: Any = 0.0
+    dampening: Any = 0.0
+    nesterov: bool = False
+    alpha: Any = 0.0
+    beta3_warmup: int = 1
+    alpha_warmup: int = 1
+    no_prox: bool = False
+    warmup_steps: int = 1
+    r: int = 0
+    weight_lr_power: int = 2
 
 
 class Formulas:
@@ -39,6 +61,11 @@ class Formulas:
     # The numbers of the schedule-free rule.
     largest_rate: Any = 0.0
     weights: Any = 0.0
+
+    def after(self, rule: str, s: State, g: Any, **options: Any) -> State:
+        """The state after a step of a rule."""
+        state: State = getattr(self, rule)(s, g, Options(**options))
+        return state
 
     def first(self, s: State, g: Any, beta1: float) -> Any:
         """The first moment after the gradient g."""
@@ -59,58 +86,49 @@ class Formulas:
             direction = self.rn("ratio + wd p", direction + decay)
         return self.accumulate(s, -self.rn("u", self.f(lr) * direction))
 
-    def adam(
-        self, s: State, g: Any, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int, amsgrad: bool = False, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        (beta1, beta2), rn, f = betas, self.rn, self.f
-        g, decay = self.coupled(s, g, weight_decay, decoupled_weight_decay)
+    def adam(self, s: State, g: Any, o: Options) -> State:
+        (beta1, beta2), rn, f = o.betas, self.rn, self.f
+        g, decay = self.coupled(s, g, o.weight_decay, o.decoupled_weight_decay)
         m = self.first(s, g, beta1)
         v, kept = self.second(s, g, beta2)
         after = {"exp_avg": self.moment(m), **kept}
-        if amsgrad:
+        if o.amsgrad:
             v, kept = self.larger(s, v, kept)
             after |= kept
-        root = self.root(self.divided("v / bc2", v, 1 - beta2**t))
-        root = rn("root + eps", root + f(eps))
-        direction = rn("ratio", self.divided("m / bc1", m, 1 - beta1**t) / root)
-        after |= self.moved(s, lr, direction, decay, decoupled_weight_decay)
-        factor = (1 - 1 / beta1) * (1 - beta1**t) / lr if beta1 else 0.0
+        root = self.root(self.divided("v / bc2", v, 1 - beta2**o.t))
+        root = rn("root + eps", root + f(o.eps))
+        direction = rn("ratio", self.divided("m / bc1", m, 1 - beta1**o.t) / root)
+        after |= self.moved(s, o.lr, direction, decay, o.decoupled_weight_decay)
+        factor = (1 - 1 / beta1) * (1 - beta1**o.t) / o.lr if beta1 else 0.0
         return self.fed_back(after, "exp_avg", m, f(factor) * root)
 
-    def adamw(self, s: State, g: Any, **options: Any) -> State:
-        return self.adam(s, g, decoupled_weight_decay=True, **options)
+    def adamw(self, s: State, g: Any, o: Options) -> State:
+        return self.adam(s, g, dataclasses.replace(o, decoupled_weight_decay=True))
 
-    def nadam(
-        self, s: State, g: Any, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, momentum_decay: float, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        (beta1, beta2), rn, f = betas, self.rn, self.f
-        g, decay = self.coupled(s, g, weight_decay, decoupled_weight_decay)
+    def nadam(self, s: State, g: Any, o: Options) -> State:
+        (beta1, beta2), rn, f = o.betas, self.rn, self.f
+        g, decay = self.coupled(s, g, o.weight_decay, o.decoupled_weight_decay)
         m = self.first(s, g, beta1)
         v, kept = self.second(s, g, beta2)
-        root = self.root(self.divided("v / bc2", v, 1 - beta2**t))
-        mu = [beta1 * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in range(1, t + 2)]
-        product = math.prod(mu[:t])
-        of_g, of_m = (1 - mu[t - 1]) / (1 - product), mu[t] / (1 - product * mu[t])
+        root = self.root(self.divided("v / bc2", v, 1 - beta2**o.t))
+        mu = [beta1 * (1 - 0.5 * 0.96 ** (k * o.momentum_decay)) for k in range(1, o.t + 2)]
+        product = math.prod(mu[: o.t])
+        of_g, of_m = (1 - mu[o.t - 1]) / (1 - product), mu[o.t] / (1 - product * mu[o.t])
         ahead = rn("ahead", rn("c_g g", f(of_g) * g) + rn("c_m m", f(of_m) * m))
-        direction = rn("ratio", ahead / rn("root + eps", root + f(eps)))
-        after = self.moved(s, lr, direction, decay, decoupled_weight_decay)
+        direction = rn("ratio", ahead / rn("root + eps", root + f(o.eps)))
+        after = self.moved(s, o.lr, direction, decay, o.decoupled_weight_decay)
         return {**after, "exp_avg": self.moment(m), **kept}
 
-    def radam(
-        self, s: State, g: Any, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        (beta1, beta2), rn, f = betas, self.rn, self.f
-        g, decay = self.coupled(s, g, weight_decay, decoupled_weight_decay)
+    def radam(self, s: State, g: Any, o: Options) -> State:
+        (beta1, beta2), rn, f = o.betas, self.rn, self.f
+        g, decay = self.coupled(s, g, o.weight_decay, o.decoupled_weight_decay)
         m = self.first(s, g, beta1)
         v, kept = self.second(s, g, beta2)
-        direction = self.divided("m / bc1", m, 1 - beta1**t)
-        if rate := self.radam_rate(beta2, t):
-            denominator = rn("root + eps", self.root(v) + f(eps))
+        direction = self.divided("m / bc1", m, 1 - beta1**o.t)
+        if rate := self.radam_rate(beta2, o.t):
+            denominator = rn("root + eps", self.root(v) + f(o.eps))
             direction = rn("ratio", rn("r m", f(rate) * direction) / denominator)
-        after = self.moved(s, lr, direction, decay, decoupled_weight_decay)
+        after = self.moved(s, o.lr, direction, decay, o.decoupled_weight_decay)
         return {**after, "exp_avg": self.moment(m), **kept}
 
     def radam_rate(self, beta2: float, t: int) -> float:
@@ -123,26 +141,20 @@ class Formulas:
         rate: float = r * self.scalar.sqrt(1 - beta2**t)
         return rate
 
-    def adamax(
-        self, s: State, g: Any, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
-        beta1, beta2 = betas
-        g, decay = self.coupled(s, g, weight_decay, decoupled_weight_decay)
+    def adamax(self, s: State, g: Any, o: Options) -> State:
+        beta1, beta2 = o.betas
+        g, decay = self.coupled(s, g, o.weight_decay, o.decoupled_weight_decay)
         m = self.first(s, g, beta1)
-        n, kept = self.norm(s, self.rn("|g| + eps", abs(g) + self.f(eps)), beta2)
-        direction = self.rn("ratio", self.divided("m / bc1", m, 1 - beta1**t) / n)
-        after = self.moved(s, lr, direction, decay, decoupled_weight_decay)
+        n, kept = self.norm(s, self.rn("|g| + eps", abs(g) + self.f(o.eps)), beta2)
+        direction = self.rn("ratio", self.divided("m / bc1", m, 1 - beta1**o.t) / n)
+        after = self.moved(s, o.lr, direction, decay, o.decoupled_weight_decay)
         return {**after, "exp_avg": self.moment(m), **kept}
 
-    def lion(
-        self, s: State, g: Any, *, lr: float, betas: tuple[float, float],
-        weight_decay: float, t: int,
-    ) -> State:  # fmt: skip
-        beta1, beta2 = betas
-        decay = self.penalty(s, weight_decay)
+    def lion(self, s: State, g: Any, o: Options) -> State:
+        beta1, beta2 = o.betas
+        decay = self.penalty(s, o.weight_decay)
         x = self.mean(beta1, s["exp_avg"], 1 - beta1, g, ("x", "b1 x", "(1-b1) x"))
-        u = -self.rn("u", self.f(lr) * self.rn("sign + wd p", self.sign(x) + decay))
+        u = -self.rn("u", self.f(o.lr) * self.rn("sign + wd p", self.sign(x) + decay))
         # The moment's rate is beta2, beta1 is the update's.
         return {**self.accumulate(s, u), "exp_avg": self.moment(self.first(s, g, beta2))}
 
@@ -154,74 +166,62 @@ class Formulas:
         """v after a gradient."""
         return self.mean(beta2, self.read(s, "exp_avg_sq"), 1 - beta2, g * g)
 
-    def ademamix(
-        self, s: State, g: Any, *, lr: float, betas: Betas, alpha: float, eps: float,
-        weight_decay: float, t: int, beta3_warmup: int = 1, alpha_warmup: int = 1,
-    ) -> State:  # fmt: skip
-        f, (beta1, beta2, beta3), log = self.f, betas, self.scalar.log
+    def ademamix(self, s: State, g: Any, o: Options) -> State:
+        f, (beta1, beta2, beta3), log = self.f, o.betas, self.scalar.log
         rest = 1 - beta3
-        if t < beta3_warmup:
+        if o.t < o.beta3_warmup:
             first = 1 / log(beta1) if beta1 else 0.0
-            way = t / beta3_warmup * (1 / log(beta3) - first)
+            way = o.t / o.beta3_warmup * (1 / log(beta3) - first)
             rest = -self.scalar.expm1(1 / (first + way))
-        share = alpha * min(1.0, t / alpha_warmup)
+        share = o.alpha * min(1.0, o.t / o.alpha_warmup)
         m = self.first(s, g, beta1)
         v = self.squares(s, g, beta2)
         n = f(1 - rest) * self.read(s, "exp_avg_slow") + f(rest) * g
-        total = self.divided("m / bc1", m, 1 - beta1**t) + f(share) * n
-        direction = total / self.rooted(v, beta2, t, eps) + self.penalty(s, weight_decay)
+        total = self.divided("m / bc1", m, 1 - beta1**o.t) + f(share) * n
+        direction = total / self.rooted(v, beta2, o.t, o.eps) + self.penalty(s, o.weight_decay)
         return {
-            **self.accumulate(s, -(f(lr) * direction)),
+            **self.accumulate(s, -(f(o.lr) * direction)),
             "exp_avg": self.moment(m),
             **self.second_stored("exp_avg_sq", v),
             **self.second_stored("exp_avg_slow", n),
         }
 
-    def adan(
-        self, s: State, g: Any, *, lr: float, betas: Betas, eps: float, weight_decay: float,
-        t: int, no_prox: bool = False,
-    ) -> State:  # fmt: skip
-        f, (beta1, beta2, beta3) = self.f, betas
-        d = g - s["previous_grad"] if t > 1 else g - g
+    def adan(self, s: State, g: Any, o: Options) -> State:
+        f, (beta1, beta2, beta3) = self.f, o.betas
+        d = g - s["previous_grad"] if o.t > 1 else g - g
         m = self.first(s, g, beta1)
         n = self.mean(beta2, s["exp_avg_diff"], 1 - beta2, d)
         v = self.squares(s, g + f(beta2) * d, beta3)
-        total = self.divided("m / bc1", m, 1 - beta1**t) + f(beta2 / (1 - beta2**t)) * n
-        direction = total / self.rooted(v, beta3, t, eps) + self.penalty(s, weight_decay)
-        shrinkage = 1.0 if no_prox else 1 / (1 + lr * weight_decay)
+        total = self.divided("m / bc1", m, 1 - beta1**o.t) + f(beta2 / (1 - beta2**o.t)) * n
+        direction = total / self.rooted(v, beta3, o.t, o.eps) + self.penalty(s, o.weight_decay)
+        shrinkage = 1.0 if o.no_prox else 1 / (1 + o.lr * o.weight_decay)
         return {
-            **self.accumulate(s, -(f(lr) * direction * f(shrinkage))),
+            **self.accumulate(s, -(f(o.lr) * direction * f(shrinkage))),
             "exp_avg": self.moment(m),
             "exp_avg_diff": self.moment(n),
             "previous_grad": self.moment(g),
             **self.second_stored("exp_avg_sq", v),
         }
 
-    def stableadamw(
-        self, s: State, g: Any, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int,
-    ) -> State:  # fmt: skip
-        beta2 = betas[1]
-        root = self.root(self.divided("v / bc2", self.squares(s, g, beta2), 1 - beta2**t))
-        rms = self.rms(abs(g) / self.at_least(root, eps))
-        rate = lr * (1 / rms) if rms > 1 else lr
-        return self.adamw(s, g, lr=rate, betas=betas, eps=eps, weight_decay=weight_decay, t=t)
+    def stableadamw(self, s: State, g: Any, o: Options) -> State:
+        beta2 = o.betas[1]
+        root = self.root(self.divided("v / bc2", self.squares(s, g, beta2), 1 - beta2**o.t))
+        rms = self.rms(abs(g) / self.at_least(root, o.eps))
+        rate = o.lr * (1 / rms) if rms > 1 else o.lr
+        return self.adamw(s, g, dataclasses.replace(o, lr=rate))
 
-    def schedulefreeadamw(
-        self, s: State, g: Any, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int, warmup_steps: int = 1, r: int = 0, weight_lr_power: int = 2,
-    ) -> State:  # fmt: skip
+    def schedulefreeadamw(self, s: State, g: Any, o: Options) -> State:
         """The state after step t; t = 1 begins anew. The parameter is the paper's y."""
-        f, (beta1, beta2) = self.f, betas
-        rate = lr * min(1.0, t / warmup_steps) * self.scalar.sqrt(1 - beta2**t)
-        largest = max(rate, self.largest_rate if t > 1 else 0.0)
-        weight = t**r * largest**weight_lr_power
-        total = weight + (self.weights if t > 1 else 0.0)
+        f, (beta1, beta2) = self.f, o.betas
+        rate = o.lr * min(1.0, o.t / o.warmup_steps) * self.scalar.sqrt(1 - beta2**o.t)
+        largest = max(rate, self.largest_rate if o.t > 1 else 0.0)
+        weight = o.t**o.r * largest**o.weight_lr_power
+        total = weight + (self.weights if o.t > 1 else 0.0)
         vars(self).update(largest_rate=largest, weights=total)
         c = weight / total
         v = self.squares(s, g, beta2)
         z = self.read(s, "z_minus_y")
-        direction = g / (self.root(v) + f(eps)) + self.penalty(s, weight_decay)
+        direction = g / (self.root(v) + f(o.eps)) + self.penalty(s, o.weight_decay)
         update = f(c) * z - f(rate * (1 - beta1 * (1 - c))) * direction
         z = f(1 - c) * z - f(beta1 * (1 - c) * rate) * direction
         return {
@@ -246,21 +246,18 @@ class Formulas:
         direction = rn("a O + wd p", rn("a O", f(adjustment) * o) + self.penalty(s, weight_decay))
         return self.accumulate(s, -rn("u", f(lr) * direction))
 
-    def sgd(
-        self, s: State, g: Any, *, lr: float, momentum: float, dampening: float,
-        weight_decay: float, nesterov: bool, t: int, decoupled_weight_decay: bool = False,
-    ) -> State:  # fmt: skip
+    def sgd(self, s: State, g: Any, o: Options) -> State:
         rn, f = self.rn, self.f
-        g, decay = self.coupled(s, g, weight_decay, decoupled_weight_decay)
+        g, decay = self.coupled(s, g, o.weight_decay, o.decoupled_weight_decay)
         direction = g
-        if not momentum:
-            return self.moved(s, lr, direction, decay, decoupled_weight_decay)
-        fresh, names = 1.0 if t == 1 else 1 - dampening, ("b", "mom b", "(1-d) g")
-        b = self.mean(momentum, s["momentum_buffer"], fresh, g, names)
-        direction = rn("g + mom b", g + rn("mom b'", f(momentum) * b)) if nesterov else b
-        after = self.moved(s, lr, direction, decay, decoupled_weight_decay)
+        if not o.momentum:
+            return self.moved(s, o.lr, direction, decay, o.decoupled_weight_decay)
+        fresh, names = 1.0 if o.t == 1 else 1 - o.dampening, ("b", "mom b", "(1-d) g")
+        b = self.mean(o.momentum, s["momentum_buffer"], fresh, g, names)
+        direction = rn("g + mom b", g + rn("mom b'", f(o.momentum) * b)) if o.nesterov else b
+        after = self.moved(s, o.lr, direction, decay, o.decoupled_weight_decay)
         after["momentum_buffer"] = self.moment(b)
-        return self.fed_back(after, "momentum_buffer", b, f((1 - 1 / momentum) / lr))
+        return self.fed_back(after, "momentum_buffer", b, f((1 - 1 / o.momentum) / o.lr))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -540,13 +537,13 @@ class Strict(Formulas):
 
 
 def history(
-    step: Callable[..., State], start: State, gradients: list[Fraction], **options: object
+    model: Formulas, rule: str, start: State, gradients: list[Fraction], **options: object
 ) -> list[State]:
     """The states of one number after each step; what `start` does not name starts as 0."""
     states: list[State] = []
     now = defaultdict(Fraction, start)
     for t, g in enumerate(gradients, 1):
-        states.append(step(now, g, t=t, **options))
+        states.append(model.after(rule, now, g, t=t, **options))
         now = defaultdict(Fraction, states[-1])
     return states
 
@@ -622,8 +619,7 @@ class Exact(Formulas):
     def step(self, g: Tensor) -> None:
         self.t += 1
         options = {name: self.exactly(value) for name, value in self.options.items()}
-        step = getattr(self, self.rule)
-        self.state.update(step(self.state, Fixed.of(g), t=self.t, **options))
+        self.state.update(self.after(self.rule, self.state, Fixed.of(g), t=self.t, **options))
 
     def exactly(self, value: Any) -> Any:
         if isinstance(value, tuple):

@@ -58,20 +58,19 @@ def intended(
     make: Any, case: Case, before: dict[str, Tensor], g: Tensor, t: int, **options: Any
 ) -> Tensor:
     """The update d of one step, in float64."""
+    rule = make.__name__.lower()
     if case.strict:
         strict = RecordingStrict(format_of(case.dtype), case.precision)
-        step = getattr(strict, make.__name__.lower())
         columns = {n: numbers(x) for n, x in before.items() if x.shape == g.shape}
         found = []
         for k, gradient in enumerate(numbers(g)):
-            step({n: c[k] for n, c in columns.items()}, gradient, t=t, **options)  # type: ignore[misc]
+            strict.after(rule, {n: c[k] for n, c in columns.items()}, gradient, t=t, **options)
             found.append(strict.update)
         return torch.tensor(found, dtype=FP64)
     full = case.dtype in (FP32, FP64)
     wide = RecordingRegisters("plain" if full else case.precision, case.dtype)
-    state = {n: x.double().numpy().astype(wide.kind) for n, x in before.items()}
-    step = getattr(wide, make.__name__.lower())
-    step(state, g.double().numpy().astype(wide.kind), t=t, **options)  # type: ignore[arg-type]
+    state = {n: wide.register(x) for n, x in before.items()}
+    wide.after(rule, state, wide.register(g), t=t, **options)
     update: Tensor = wide.update  # type: ignore[attr-defined]
     return update
 

@@ -116,11 +116,10 @@ def test_default_arithmetic_has_the_bits_of_the_model(variant: Variant, case: Ca
     now: State = defaultdict(lambda: zero, param=registers, master_param=registers)
     if model.precision in ("kahan", "light", "plus"):
         now["param_lo"] = zero
-    step = getattr(model, variant.rule)
     for t in range(1, 9):
         p.grad = random(500, case.dtype, 10 + t, 0.1)
         optimizer.step()
-        now.update(step(now, model.register(p.grad), t=t, **variant.options))
+        now.update(model.after(variant.rule, now, model.register(p.grad), t=t, **variant.options))
         for name, found in {"param": p, **optimizer.state[p]}.items():
             if found.shape == p.shape:
                 expected = torch.from_numpy(now[name].astype(model.kind)).to(found.dtype)
@@ -172,10 +171,9 @@ def measured(variant: Variant, case: Case) -> list[list[State]]:
 
 def modelled(variant: Variant, model: Strict, case: Case) -> Iterator[list[State]]:
     """For each number its states after each step of the model."""
-    step = getattr(model, variant.rule)
     columns = zip(*(numbers(g) for g in gradients(case.dtype)), strict=True)
     for x, gs in zip(numbers(wide_numbers(case.dtype, 3)), columns, strict=True):
-        yield history(step, {"param": x}, list(gs), **variant.options)
+        yield history(model, variant.rule, {"param": x}, list(gs), **variant.options)
 
 
 def first_difference(truth: list[list[State]], model: Iterator[list[State]]) -> str:
