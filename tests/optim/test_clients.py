@@ -176,26 +176,21 @@ def lookahead(optimizer: Any) -> None:
 @pytest.mark.parametrize("transfer", [lambda state: state, through_file])
 def test_lookahead_resumes(transfer: Callable[[Any], Any], executor: str) -> None:
     with mcf.executor(executor):
-        assert_lookahead_resumes(transfer)
-
-
-def assert_lookahead_resumes(transfer: Callable[[Any], Any]) -> None:
-    def go(optimizer: Any, first: int, last: int) -> None:
-        for t in range(first, last):
-            steps(optimizer, 1, seed=10 * t)
-            if t % 2:
-                lookahead(optimizer)
-
-    optimizer = adamw(precision="plain")
-    go(optimizer, 0, 4)
-    saved = transfer(copy.deepcopy(optimizer.state_dict()))
-    other = adamw(precision="plain")
-    copy_weights(other, optimizer)
-    other.load_state_dict(saved)
-    for each in (optimizer, other):
-        go(each, 4, 8)
+        optimizer, other = adamw(precision="plain"), adamw(precision="plain")
+        lookahead_steps(optimizer, 0, 4)
+        copy_weights(other, optimizer)
+        other.load_state_dict(transfer(copy.deepcopy(optimizer.state_dict())))
+        for each in (optimizer, other):
+            lookahead_steps(each, 4, 8)
     assert_same(stored(other), stored(optimizer))
     assert "slow_buffer" in other.state[next(parameters(other))]
+
+
+def lookahead_steps(optimizer: Any, first: int, last: int) -> None:
+    for t in range(first, last):
+        steps(optimizer, 1, seed=10 * t)
+        if t % 2:
+            lookahead(optimizer)
 
 
 EVERYTHING: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +40,10 @@ def model() -> nn.Module:
     return tied
 
 
+def plain_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).to(BF16)
+
+
 def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
     net = model()
     groups = [
@@ -64,27 +68,28 @@ def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
     return stored(optimizer)
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"precision": "plain", "max_grad_value": 1e-3},
+    {"precision": "stochastic"},
+    {"precision": "bf16_sr"},
+    {"precision": "8bit"},
+]
+
+
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"precision": "plain", "max_grad_value": 1e-3},
-        {"precision": "stochastic"},
-        {"precision": "bf16_sr"},
-        {"precision": "8bit"},
-        {"precision": "4bit"},
-    ],
+    ("make", "options"),
+    [(AdamW, {"precision": "4bit"}), *((make, o) for o in OPTIONS for make in (AdamW, SGD))],
     ids=str,
 )
-def test_same_bits(make: Any, options: dict[str, Any]) -> None:
+def test_released_steps_have_the_same_bits(make: Any, options: dict[str, Any]) -> None:
     assert_same(train(make, True, **options), train(make, False, **options))
 
 
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_any_scheduler(name: str) -> None:
+def test_any_scheduler_has_the_same_rates_and_bits(name: str) -> None:
     # Schedulers put a `step` of their own on the optimizer, and warn of one that was not called.
     results, rates = [], []
     for released in (True, False):
@@ -96,20 +101,17 @@ def test_any_scheduler(name: str) -> None:
         later.grad = torch.ones_like(later) if released else None
         optimizer.add_param_group({"params": [later]})
         with warnings.catch_warnings():
-            # SequentialLR, which steps its parts as it is made.
+            # SequentialLR steps its parts as it is made, and later with a deprecated `epoch`.
             warnings.simplefilter("ignore")
             schedule = SCHEDULES[name](optimizer)
-        for t in range(4):
-            net(random((4, 8), BF16, t)).float().square().mean().backward()
-            if not released:
-                optimizer.step()
-                optimizer.zero_grad()
-            assert not optimizer.state.get(later)
-            with warnings.catch_warnings():
-                # Its parts again: `epoch` is deprecated.
-                warnings.filterwarnings("ignore", message="The epoch parameter")
+            for t in range(4):
+                net(random((4, 8), BF16, t)).float().square().mean().backward()
+                if not released:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                assert not optimizer.state.get(later)
                 schedule.step(1.0) if name == "ReduceLROnPlateau" else schedule.step()
-            rates.append(optimizer.param_groups[0]["lr"])
+                rates.append(optimizer.param_groups[0]["lr"])
         assert {optimizer.state[p]["step"].item() for p in net.parameters()} == {4}
         assert (release is not None) == released
         later.grad = None
@@ -188,18 +190,6 @@ def test_not_finite_names_the_parameter() -> None:
     assert_same(stored(optimizer), before)
 
 
-def test_hooks_of_the_step_see_only_its_calls() -> None:
-    net = model()
-    optimizer = AdamW(net.parameters())
-    seen: list[int] = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append(1))
-    GradientRelease(optimizer)
-    net(random((4, 8), BF16, 0)).sum().backward()
-    assert seen == []
-    optimizer.step()
-    assert seen == [1]
-
-
 @pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_refused() -> None:
     def made(**options: Any) -> AdamW:
@@ -240,27 +230,11 @@ def group() -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def reducers_model() -> nn.Module:
-    made = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).to(BF16)
-    with torch.no_grad():
-        for k, p in enumerate(made.parameters()):
-            p.copy_(random(p.shape, BF16, k))
-    return made
-
-
-class Subclass(DistributedDataParallel):
-    pass
-
-
 @pytest.mark.slow
-@pytest.mark.sampled(every=2)
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize(
-    "wrap", [DistributedDataParallel, pytest.param(Subclass, marks=pytest.mark.slow)]
-)
-def test_wrapped_before(wrap: Callable[[nn.Module], nn.Module]) -> None:
-    net = reducers_model()
-    wrapped = nn.Sequential(wrap(net))
+def test_wrapped_before() -> None:
+    net = plain_model()
+    wrapped = nn.Sequential(DistributedDataParallel(net))
     optimizer = AdamW(wrapped.parameters())
     with pytest.raises(RuntimeError, match=WORDS):
         GradientRelease(optimizer)
@@ -270,7 +244,7 @@ def test_wrapped_before(wrap: Callable[[nn.Module], nn.Module]) -> None:
     optimizer.step()
     assert all(optimizer.state[p]["step"].item() == 1 for p in net.parameters())
     # Other parameters are no concern of it, nor is one that is no more.
-    GradientRelease(AdamW(reducers_model().parameters())).remove()
+    GradientRelease(AdamW(plain_model().parameters())).remove()
     del wrapped
     gc.collect()
     GradientRelease(optimizer).remove()
@@ -278,7 +252,7 @@ def test_wrapped_before(wrap: Callable[[nn.Module], nn.Module]) -> None:
 
 @pytest.mark.usefixtures("group")
 def test_wrapped_after() -> None:
-    net = reducers_model()
+    net = plain_model()
     optimizer = AdamW(net.parameters())
     release = GradientRelease(optimizer)
     with pytest.raises(RuntimeError, match=rf"{WORDS}.*GradientRelease.remove\(\) ends"):
@@ -286,7 +260,7 @@ def test_wrapped_after() -> None:
     net(random((2, 4), BF16, 0)).sum().backward()
     assert all(p.grad is None for p in net.parameters())
     # Other modules may be wrapped, and this one when the release has ended.
-    DistributedDataParallel(reducers_model())
+    DistributedDataParallel(plain_model())
     release.remove()
     DistributedDataParallel(net)(random((2, 4), BF16, 0)).sum().backward()
     assert all(p.grad is not None for p in net.parameters())
@@ -296,7 +270,7 @@ def test_wrapped_after() -> None:
 @pytest.mark.usefixtures("group")
 def test_parameters_that_it_leaves_alone() -> None:
     for after in (True, False):
-        net = reducers_model()
+        net = plain_model()
         own = [p for name, p in net.named_parameters() if name.startswith("2.")]
         names = [name for name, _ in net.named_parameters() if name.startswith("2.")]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, names)
@@ -323,7 +297,7 @@ def test_a_flattened_parameter() -> None:
 @pytest.mark.usefixtures("group")
 def test_sums_in_two_components_are_refused() -> None:
     words = "GradientAccumulator does not go with DistributedDataParallel"
-    net = reducers_model()
+    net = plain_model()
     wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
     optimizer = AdamW(net.parameters())
     with pytest.raises(RuntimeError, match=words):

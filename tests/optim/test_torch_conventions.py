@@ -93,20 +93,6 @@ def test_add_param_group() -> None:
     steps(optimizer, 1)
 
 
-def test_parameters_without_a_gradient_are_left_alone() -> None:
-    used, unused, frozen = parameter(3, BF16, 1), parameter(3, BF16, 2), parameter(3, BF16, 3)
-    frozen.requires_grad_(False)
-    optimizer = AdamW([used, unused, frozen], 1e-2)
-    used.grad = torch.ones_like(used)
-    before = [unused.detach().clone(), frozen.detach().clone()]
-    optimizer.step()
-    assert_same_bits(unused, before[0])
-    assert_same_bits(frozen, before[1])
-    assert used in optimizer.state
-    assert not optimizer.state.get(unused)
-    assert not optimizer.state.get(frozen)
-
-
 def test_a_copy_takes_the_state_of_a_new_one() -> None:
     # torch gives optimizers that are unpickled an option of its own; a state without it still fits.
     copied = copy.deepcopy(AdamW([parameter(3, BF16)]))
@@ -199,15 +185,6 @@ def test_versions_are_bumped(executor: str) -> None:
     assert all(s._version > 0 for s in states)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-def test_steps_are_not_recorded() -> None:
-    p = parameter(3, BF16)
-    optimizer = AdamW([p], torch.tensor(0.1, requires_grad=True))
-    steps(optimizer, 2)
-    assert p.is_leaf
-    assert p.grad_fn is None
-    assert not any(t.requires_grad for t in optimizer.state[p].values())
 
 
 @pytest.mark.parametrize(
