@@ -309,22 +309,6 @@ def test_the_folder_reaches_the_disk_after_the_rename(tmp_path: Path, monkeypatc
     assert seen[1:] == [f"{path} renamed", str(tmp_path)]
 
 
-def test_temporary_names_are_unique(tmp_path: Path, monkeypatch):
-    """Two processes may write one file; each renames what it wrote itself."""
-    seen = []
-
-    class Watched(Disk):
-        def open(self, path: Path, flags: int, *rest: int) -> int:
-            seen.append(path)
-            return os.open(path, flags, *rest)
-
-    monkeypatch.setattr(files, "os", Watched(NEVER))
-    for _ in range(2):
-        files.write_atomically(tmp_path / "file", "content")
-    first, second = (path for path in seen if path != tmp_path)
-    assert first != second
-
-
 @pytest.fixture
 def through(pretrain) -> Path:
     code, folder = pretrain(*SAVED, name="through")
@@ -392,22 +376,6 @@ def test_no_room_for_files_of_this_size(pretrain, capsys, through: Path):
     assert line.endswith(" --resume")
     assert not temporaries(folder)
     go_on_with(pretrain, capsys, through, folder)
-
-
-def test_a_folder_that_cannot_be_written(pretrain, capsys, through: Path, monkeypatch):
-    """Read-only for us; root writes everywhere, so the system's answer is made up."""
-    before = contents(through)
-
-    class ReadOnly(Disk):
-        def _count(self) -> None:
-            raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(files, "os", ReadOnly(0))
-    capsys.readouterr()
-    assert "Permission denied" in refusal(
-        capsys, pretrain(*SAVED, "--resume", name="through")[0], 1
-    )
-    assert contents(through) == before
 
 
 def run_in_a_process(folder: Path, texts: Path) -> subprocess.Popen:

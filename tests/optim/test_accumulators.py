@@ -57,7 +57,6 @@ def accumulate(p: Parameter, gradients: list[Tensor]) -> tuple[Any, GradientAccu
     return optimizer, accumulator
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @on_each_executor
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
@@ -200,7 +199,6 @@ def test_scaled_gradients_are_unscaled_in_both_components() -> None:
     assert_same(*results)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("how", ["unscale", "clip", "mul"])
 def test_changes_in_place_are_refused(how: str) -> None:
     p = parameter(20, FP32)
@@ -326,7 +324,6 @@ def right(p: Tensor, steps: list[list[Tensor]], lr: float, decay: float) -> list
     return [p, m, v]
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_the_formula() -> None:
     # Scalars are exact in float32, powers of the betas in float64.
     p, lr, decay = parameter(64, FP32), 2.0**-7, 0.125

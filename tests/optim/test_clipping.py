@@ -172,7 +172,6 @@ def given(make: Any, dtype: torch.dtype, scale: float = 1.0, **options: Any) -> 
     return optimizer
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_as_torch_in_float64(make: Any) -> None:
     # torch sums in another order: a few units in the last place of the norm.
@@ -186,7 +185,6 @@ def test_as_torch_in_float64(make: Any) -> None:
             torch.testing.assert_close(p, q, rtol=0, atol=1e-14)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @on_each_executor
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_float32_is_a_step_on_clipped_gradients(make: Any, executor: str) -> None:
@@ -204,7 +202,6 @@ def test_float32_is_a_step_on_clipped_gradients(make: Any, executor: str) -> Non
     assert_same(without_gradients(stored(optimizer)), without_gradients(stored(reference)))
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
 def test_gradients_below_the_limit_change_nothing(dtype: torch.dtype) -> None:
     mine, theirs = given(AdamW, dtype, max_grad_norm=1e3), given(AdamW, dtype)
@@ -292,7 +289,6 @@ def test_nothing_changes(policy: str, clip: float | None, bad: float) -> None:
         assert optimizer.state[last]["step"].item() == count + 1
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("bad", NOT_FINITE)
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_as_torch(clip: float | None, bad: float) -> None:
@@ -360,7 +356,6 @@ def gradients(dtype: torch.dtype, seed: int = 1) -> list[torch.Tensor]:
     return [random(N, dtype, seed + t) for t in range(3)]
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [FP32, FP64], ids=str)
@@ -396,7 +391,6 @@ def test_value_on_each_executor(case: Case, executor: str) -> None:
         assert_same(mine, run(AdamW, parameter(N, case.dtype), clipped, **options))
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_clipping_is_of_unscaled_gradients() -> None:
     given = gradients(FP32)
     expected = run(AdamW, parameter(N, FP32), given, max_grad_value=0.3)
@@ -439,7 +433,6 @@ def test_on_each_executor(case: Case, executor: str) -> None:
         assert_same(run(AdamW, parameter(N, case.dtype), given, **options), expected)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_float32_gradients_are_not_rounded(make: Any, dtype: torch.dtype) -> None:
@@ -453,7 +446,6 @@ def test_float32_gradients_are_not_rounded(make: Any, dtype: torch.dtype) -> Non
     assert (rounded["0.master_param"] != wide["0.param"]).any()
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("case", FULL, ids=str)
 def test_wider_parameters_take_their_own_dtype(case: Case) -> None:
     p = parameter(3, case.dtype)

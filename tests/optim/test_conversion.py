@@ -281,7 +281,6 @@ def test_groups_names_and_parameters_without_states() -> None:
     assert second.metrics()["update_norm"] > 0
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("name", ["max_grad_norm", "lrr"])
 @pytest.mark.parametrize("target", [AdamW, torch.optim.AdamW])
 def test_options_that_no_group_has_are_refused(name: str, target: Any) -> None:
@@ -448,7 +447,6 @@ def test_master_weight_is_the_sum_of_the_components(case: Case) -> None:
     assert_same_bits(value(optimizer, p), before, "it is a copy")
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(
     ("precision", "dtype", "count"),
     [*((p, BF16, 0) for p in AdamW.precisions), ("plus", FP32, 2), ("plus", FP64, 2)],

@@ -89,7 +89,6 @@ def test_from_float32_to_plus_is_rounded_once() -> None:
     assert mine.param_groups[0]["lr"] == 1e-2
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("kind", [{}, {"decouple_lr": True, "weight_decay": 1e-5}])
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_from_optimi(dtype: torch.dtype, kind: dict[str, Any]) -> None:
@@ -481,7 +480,6 @@ def test_what_is_not_recognised_is_refused(entry: Any, words: str) -> None:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("name", ["AdamW", "Adam"])
 def test_an_optimi_run_goes_on(name: str) -> None:
     """Its moments are divided by 1 - beta^t; taken for ours, they made the step half of its own."""
@@ -529,7 +527,6 @@ class AdamWScheduleFree(torch.optim.Optimizer):
         p.copy_(beta1 * ((1 - c) * x + c * z) + (1 - beta1) * z)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_a_schedule_free_run_goes_on() -> None:
     p = parameter(8, FP64)
     source = AdamWScheduleFree([p])

@@ -165,7 +165,6 @@ def test_compute_dtype_by_name(dtype: torch.dtype) -> None:
         AdamW([parameter(5, FP16)], compute_dtype="double")
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_torchs_own_checkpoints_say_what_loads_them() -> None:
     theirs = torch.optim.AdamW([parameter(5, FP32)], foreach=False)
     steps(theirs, 1)

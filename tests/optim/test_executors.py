@@ -160,7 +160,6 @@ def counts(case: Case, count: int) -> int:
     return 100 if case in LONG else count
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
@@ -170,7 +169,6 @@ def test_numba_is_torch_adamw(case: Case, count: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.* of the sampled updates")
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=12, slow=3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
@@ -179,14 +177,12 @@ def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) ->
     compare("numba", variant.make, count, awkward(case.dtype), **options)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", LARGE_CASES, ids=str)
 def test_numba_is_torch_large(case: Case) -> None:
     compare("numba", AdamW, 2, large(case.dtype), **OPTIONS, **case.options())
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=18)
 @needs_triton
 @pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.slow)])

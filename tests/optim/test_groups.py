@@ -145,7 +145,6 @@ def test_refused(make: Any, options: dict[str, Any], error: type[Exception], wor
 MAKES = (Adam, NAdam, RAdam, Adamax, SGD)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("make", [*MAKES, AdamW, Lion])
 def test_apart_from_the_rate(make: Any) -> None:
     """p <- p (1 - lr / peak_lr weight_decay) where all gradients are 0, whatever the rate."""
@@ -164,7 +163,6 @@ def test_apart_from_the_rate(make: Any) -> None:
         assert_same_bits(p.detach(), torch.full((3,), right, dtype=FP64))
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("variant", RECENT_RULES, ids=str)
 def test_decay_at_the_peak_rate_is_larger_by_its_inverse(variant: Variant) -> None:
     found = []

@@ -118,7 +118,6 @@ def test_every_arithmetic_is_listed() -> None:
     assert LIMITS.keys() == set(cases(dtypes=(BF16,)))
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_distance_is_within_its_limit(seed: int) -> None:

@@ -121,7 +121,6 @@ def assert_close(measured: dict[str, Any], expected: dict[str, float]) -> None:
             assert measured[name] == pytest.approx(wanted, rel=1e-4), name
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", cases(dtypes=(BF16,)) + FULL, ids=str)
 def test_adamw(case: Case) -> None:

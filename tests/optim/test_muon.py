@@ -142,7 +142,6 @@ def run(make: Any, dtype: torch.dtype, kwargs: dict[str, Any], count: int = 10) 
     return params
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(("desc", "kwargs"), INPUTS, ids=[d for d, _ in INPUTS])
 def test_float64_is_torchs(desc: str, kwargs: dict[str, Any]) -> None:
     # The matrix is rounded to bf16 before it is orthogonalised, which hides that ours differs from
@@ -218,7 +217,6 @@ def test_checkpoints_go_on_with_the_same_bits(case: Case) -> None:
     assert_round_trip(make, through_file)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_clipping_and_a_loss_scale_are_those_of_the_gradient() -> None:
     # The first half alone sees them; twice would shrink the orthogonalised matrix too.
     results = []

@@ -84,7 +84,6 @@ def test_master_has_the_bits_of_torch_in_float32(make: Any, options: dict[str, A
             assert_same_bits(torch.as_tensor(mine.state[p][name]), torch.as_tensor(expected), name)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled
 @on_each_class
 @pytest.mark.parametrize("dtype", [FP32, FP64], ids=str)

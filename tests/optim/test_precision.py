@@ -365,7 +365,6 @@ def plain_cases(make: Any, arithmetics: Any) -> list[Any]:
     return [(make, d, p, c) for d, p in kept for c in arithmetics]
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     ("make", "dtype", "precision", "compute_dtype"),
@@ -456,7 +455,6 @@ def test_float32_has_the_bits_of_split16(variant: Variant, executor: str, precis
 BYTES = {"bf16_sr": 12, "split16_sr": 12, "8bit": 10, "split8_8bit": 10, "4bit": 9.5, "plus": 16}
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("precision", BYTES)
 def test_float32_parameters_take_the_bytes_of_the_table(precision: str) -> None:
     p = Parameter(random(SHAPE, FP32, 1))

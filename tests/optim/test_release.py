@@ -190,7 +190,6 @@ def test_not_finite_names_the_parameter() -> None:
     assert_same(stored(optimizer), before)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_refused() -> None:
     def made(**options: Any) -> AdamW:
         return AdamW([nn.Parameter(torch.zeros(3))], **options)
@@ -284,7 +283,6 @@ def test_parameters_that_it_leaves_alone() -> None:
         release.remove()
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_a_flattened_parameter() -> None:
     p = nn.Parameter(torch.zeros(4))
     # FSDP's mark.

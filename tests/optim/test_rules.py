@@ -51,10 +51,7 @@ from tests.optim.helpers import (
 from tests.optim.models import Exact, Registers, State, Strict, history
 from tests.optim.variants import RECENT, VARIANTS, Variant, named, pairs
 
-pytestmark = [
-    pytest.mark.usefixtures("on_torch"),
-    pytest.mark.filterwarnings("ignore:precision=.* has no effect"),
-]
+pytestmark = pytest.mark.usefixtures("on_torch")
 
 _SGD = {**named("sgd-decoupled").options, "dampening": 0.0}
 DECOUPLED = [

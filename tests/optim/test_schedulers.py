@@ -84,7 +84,6 @@ def test_every_scheduler_of_torch_is_here() -> None:
     assert found | {"SWALR"} == set(SCHEDULES)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("rule", ["AdamW", "SGD"])
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -125,7 +124,6 @@ def test_tensor_is_the_float(kind: torch.dtype, shape: tuple[int, ...]) -> None:
     assert_same_bits(lr, torch.full(shape, LR, dtype=kind), "the user's tensor")
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_each_step_takes_the_rate_of_the_moment() -> None:
     # Decay rates and eps of 0 make each step -lr sign(g); powers of two are exact.
     p = torch.nn.Parameter(torch.zeros(3, dtype=torch.float32))
@@ -140,22 +138,6 @@ def test_each_step_takes_the_rate_of_the_moment() -> None:
     optimizer.param_groups[0]["lr"] = 0.0
     optimizer.step()
     assert p.tolist() == [-0.875] * 3
-
-
-def test_rate_that_misses_zero_from_below() -> None:
-    # LinearLR down to 0 can end at -7e-22. The last steps and the checkpoint made after them
-    # must not fail, although a negative rate is refused where a user gives one.
-    p = parameter(4, BF16)
-    optimizer = mcf.optim.AdamW([p], 3e-4)
-    scheduler = lr_scheduler.LinearLR(optimizer, 0.1, 0.0, 10)
-    for _ in range(10):
-        steps(optimizer, 1)
-        scheduler.step()
-    assert -1e-18 < optimizer.param_groups[0]["lr"] < 0
-    steps(optimizer, 1)
-    other = mcf.optim.AdamW([parameter(4, BF16)], 3e-4)
-    other.load_state_dict(optimizer.state_dict())
-    assert other.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
 
 
 # -- checkpoints -----------------------------------------------------------------------------------

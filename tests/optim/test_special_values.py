@@ -48,7 +48,6 @@ def run(make: Any, case: Case, gradients: list[Tensor], **options: Any) -> tuple
 _RULES = pairs([*NEW, named("sgd-momentum")], "few")
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=18)
 @pytest.mark.parametrize("track", [False, True])
 @pytest.mark.parametrize(
@@ -77,7 +76,6 @@ def test_damage_stays_in_its_element(variant: Variant, case: Case, track: bool) 
             assert not torch.isfinite(tensor[list(BAD)]).any(), name
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", cases() + FULL, ids=str)
 def test_gradients_of_zero(case: Case) -> None:

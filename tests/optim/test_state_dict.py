@@ -214,7 +214,6 @@ def test_layout_of_the_parameter_is_not_required() -> None:
     assert_same(stored(other), stored(optimizer))
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [FP32, FP64])
 def test_full_precision_state_of_torch_adamw(dtype: torch.dtype) -> None:
     # The states have torch's names, so only the groups' own options are missing.
@@ -272,7 +271,6 @@ NARROW = [Case(precision, FP32, FP32) for precision in ("bf16_sr", "8bit", "4bit
 transfers = pytest.mark.parametrize("transfer", [lambda state: state, through_file])
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=15)
 @transfers
 @pytest.mark.parametrize("case", cases() + FULL + NARROW, ids=str)
@@ -430,7 +428,6 @@ def test_the_unchanged_state_is_accepted() -> None:
     steps(optimizer, 1)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_parameters_of_another_dtype_are_refused() -> None:
     # The same precision, but its states depend on the parameter's dtype.
     with pytest.raises(ValueError, match=r"needs torch\.float16"):

@@ -210,7 +210,6 @@ def test_a_step_in_one_graph_is_refused() -> None:
         torch.compile(optimizer.step, backend="eager", fullgraph=True)()
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 @pytest.mark.parametrize("n", [1, 3])
 def test_negated_view_as_gradient(n: int, executor: str) -> None:
@@ -233,7 +232,6 @@ def test_negated_view_as_gradient(n: int, executor: str) -> None:
 # -- counts ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_each_parameter_counts_its_own_steps() -> None:
     # Moments are corrected by the steps that a parameter has taken, as in torch.
     late, early = parameter(3, FP64, 1), parameter(3, FP64, 2)
@@ -270,7 +268,6 @@ def test_counts_are_exact(start: int, default: torch.dtype) -> None:
         torch.set_default_dtype(before)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_bias_correction_late_in_training() -> None:
     # With beta2 = 1 - 1e-9 the correction 1 - beta2^t still matters at t = 2^24 + 3: it is .0166.
     beta2, t = 1 - 1e-9, 2**24 + 3

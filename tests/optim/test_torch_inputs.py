@@ -73,7 +73,6 @@ def run(make: Any, dtype: torch.dtype, kwargs: dict[str, Any], count: int = 10) 
     return params
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
 def test_same_steps_as_torch(name: str, desc: str, kwargs: dict[str, Any]) -> None:
@@ -136,7 +135,6 @@ def test_flags_do_not_change_bits(info: Any) -> None:
             assert torch.equal(p, q)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
 def test_hooks_in_order(info: Any) -> None:
     # torch's order: global before, own before, own after, global after.

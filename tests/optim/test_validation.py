@@ -393,6 +393,9 @@ def test_schedules_that_miss_zero_by_a_rounding_error(executor: str) -> None:
             optimizer.param_groups[0]["lr"] = below
             if taken:
                 optimizer.step()
+                other = AdamW([parameter(3, BF16)], 1e-3)
+                other.load_state_dict(optimizer.state_dict())
+                assert other.param_groups[0]["lr"] == below
             else:
                 refuses(optimizer, ValueError, "learning rate: -")
         # Of the rate that a schedule began with, where that is another.

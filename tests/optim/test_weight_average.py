@@ -165,7 +165,6 @@ def test_true_weights_are_averaged(precision: str) -> None:
     assert low.count_nonzero()
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(("dtype", "kept"), [(FP16, 2), (FP32, 2), (FP64, 2), (BF16, 1)], ids=str)
 def test_equal_weights(dtype: torch.dtype, kept: int) -> None:
     options = {"components": kept, "dtype": FP32 if dtype == BF16 else None}

@@ -173,7 +173,6 @@ def test_every_strategy_of_every_rule(world: World, variant: Variant) -> None:
     check_rule(world, [MIXED], variant, runs(variant), "numba")
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(
     ("dtype", "precision"),
     everyday(
