@@ -16,14 +16,9 @@ import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, Case, cases
 from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    Case,
     assert_same,
-    cases,
     parameter,
     random,
     scaler,

@@ -25,17 +25,8 @@ import mcf
 from mcf.optim import SGD, AdamW, Muon, NAdam
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
-from tests.optim.helpers import (
-    BF16,
-    FP32,
-    FP64,
-    Case,
-    assert_same,
-    parameter,
-    random,
-    refuses,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP32, FP64, Case
+from tests.optim.helpers import assert_same, parameter, random, refuses, stored
 from tests.optim.variants import (
     RECENT_RULES,
     VARIANTS,

@@ -18,9 +18,8 @@ import mcf
 from mcf.optim import AdamW, GradientAccumulator
 from mcf.optim.parameters import entries
 from tests.helpers import assert_same_bits
+from tests.optim.arithmetics import BF16, FP32
 from tests.optim.helpers import (
-    BF16,
-    FP32,
     assert_same,
     copy_weights,
     parameter,

@@ -26,15 +26,9 @@ from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from mcf.optim.step.norm import HIGH, LOW, finite, total_norm
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
 from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
     assert_same,
-    cases,
     force,
     give,
     parameter,

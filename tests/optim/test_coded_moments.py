@@ -19,6 +19,7 @@ from mcf.optim import SGD, AdamW, Adan
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import EXECUTORS
+from tests.optim.arithmetics import BF16, FP64
 from tests.optim.coded_moments import (
     ALONE,
     PAIRS,
@@ -31,7 +32,7 @@ from tests.optim.coded_moments import (
     numbers,
     unit,
 )
-from tests.optim.helpers import BF16, FP64, assert_same, parameter, random, stored
+from tests.optim.helpers import assert_same, parameter, random, stored
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

@@ -23,6 +23,7 @@ from mcf.optim import (
 )
 from mcf.optim.sharding import shards
 from tests.helpers import assert_same_bits
+from tests.optim.arithmetics import BF16, FP16
 from tests.optim.coded_moments import (
     PAIRS,
     RULES,
@@ -32,16 +33,7 @@ from tests.optim.coded_moments import (
     number,
     unit,
 )
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    assert_same,
-    parameter,
-    random,
-    steps,
-    stored,
-    through_file,
-)
+from tests.optim.helpers import assert_same, parameter, random, steps, stored, through_file
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

@@ -27,13 +27,9 @@ from mcf.optim import (
 )
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits, numbers
+from tests.optim.arithmetics import BF16, FP32, FP64, Case, cases
 from tests.optim.helpers import (
-    BF16,
-    FP32,
-    FP64,
-    Case,
     assert_same,
-    cases,
     parameter,
     parameters,
     random,

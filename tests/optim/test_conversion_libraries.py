@@ -17,11 +17,8 @@ import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW, AdEMAMix, Lion, NAdam, Precision, convert, load_converted
 from tests.helpers import assert_same_bits
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64
 from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
     assert_same,
     parameter,
     parameters,

@@ -14,17 +14,8 @@ from torch import nn
 
 import mcf
 from mcf.optim import PRECISIONS, SGD, AdamW, Muon
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    assert_same,
-    parameter,
-    random,
-    steps,
-    stored,
-    through_file,
-)
+from tests.optim.arithmetics import BF16, FP16, FP32
+from tests.optim.helpers import assert_same, parameter, random, steps, stored, through_file
 from tests.optim.variants import RECENT_RULES, VARIANTS
 
 if not dist.is_available():

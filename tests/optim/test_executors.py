@@ -27,21 +27,10 @@ from mcf.kernels.torch.reference import BLOCK as TORCH_BLOCK
 from mcf.optim import AdamW
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
 from tests.optim.coded_moments import PAIRS as CODED
 from tests.optim.coded_moments import RULES
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
-    assert_same,
-    cases,
-    parameter,
-    random,
-    stored,
-)
+from tests.optim.helpers import assert_same, parameter, random, stored
 from tests.optim.variants import (
     COMPOSED,
     RANDOM,

@@ -28,7 +28,8 @@ from mcf.optim.step.bucket import new_state
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
-from tests.optim.helpers import BF16, FP16, FP32, FP64, random
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64
+from tests.optim.helpers import random
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

@@ -20,7 +20,7 @@ from torch import nn
 import mcf
 from mcf.optim import SGD, AdamW, collage, load_converted
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16
+from tests.optim.arithmetics import BF16
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

@@ -13,18 +13,8 @@ import mcf
 from mcf.optim import AdamW, Muon
 from tests.helpers import assert_same_bits
 from tests.helpers.gpu_waits import no_waiting
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
-    assert_same,
-    cases,
-    random,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
+from tests.optim.helpers import assert_same, random, stored
 from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, named, pairs
 
 pytestmark = pytest.mark.gpu

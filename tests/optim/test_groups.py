@@ -12,16 +12,8 @@ from torch.nn import Parameter
 
 from mcf.optim import SGD, Adam, Adamax, AdamW, Lion, NAdam, RAdam, param_groups
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    assert_same,
-    parameter,
-    steps,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64
+from tests.optim.helpers import assert_same, parameter, steps, stored
 from tests.optim.variants import RECENT_RULES, Variant
 
 pytestmark = pytest.mark.usefixtures("on_torch")

@@ -25,7 +25,8 @@ import mcf.optim
 from mcf.optim import SGD, AdamW, Muon, NAdam
 from mcf.optim.step import interrupts
 from mcf.optim.step.prepared import DirectBucket
-from tests.optim.helpers import BF16, FP32, assert_same, random, stored
+from tests.optim.arithmetics import BF16, FP32
+from tests.optim.helpers import assert_same, random, stored
 
 OURS = str(Path(mcf.optim.__file__).parent)
 

@@ -20,14 +20,9 @@ import mcf
 from mcf.kernels.formats import format_of
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits, numbers
+from tests.optim.arithmetics import BF16, FP32, FP64, FULL, Case, cases
 from tests.optim.helpers import (
-    BF16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
     assert_same,
-    cases,
     parameter,
     parameters,
     random,

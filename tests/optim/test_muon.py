@@ -26,22 +26,8 @@ from mcf.kernels.formats import format_of
 from mcf.optim import Muon
 from mcf.optim.rules import muon
 from tests.helpers import assert_same_bits, numbers
-from tests.optim.helpers import (
-    AT_RANDOM,
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    Case,
-    assert_same,
-    cases,
-    parameter,
-    random,
-    steps,
-    stored,
-    through_file,
-    value,
-)
+from tests.optim.arithmetics import AT_RANDOM, BF16, FP16, FP32, FP64, Case, cases
+from tests.optim.helpers import assert_same, parameter, random, steps, stored, through_file, value
 from tests.optim.models import Registers, Strict
 from tests.optim.test_state_dict import assert_round_trip
 from tests.optim.torch_cases import optim_db

@@ -16,7 +16,8 @@ import mcf
 from mcf.optim import SGD, AdamW, CPUOffloadOptimizer, Lion, Muon, ScheduleFreeAdamW, StableAdamW
 from mcf.optim.companions.transit import Transfers
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, FP32, assert_same, parameter, random, scaler
+from tests.optim.arithmetics import BF16, FP32
+from tests.optim.helpers import assert_same, parameter, random, scaler
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

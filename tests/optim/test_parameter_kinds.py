@@ -26,7 +26,8 @@ from mcf.optim import (
     load_converted,
 )
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, FP16, FP32, parameter, refuses, steps
+from tests.optim.arithmetics import BF16, FP16, FP32
+from tests.optim.helpers import parameter, refuses, steps
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

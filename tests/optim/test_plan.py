@@ -38,16 +38,8 @@ from mcf.optim.step import run
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell
-from tests.optim.helpers import (
-    BF16,
-    FP32,
-    assert_same,
-    give_gradients,
-    in_full,
-    parameter,
-    random,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP32
+from tests.optim.helpers import assert_same, give_gradients, in_full, parameter, random, stored
 
 SHAPES = [(300,), (), (0,), (7, 5), (3, 4, 2), (11,)]
 # Tall, wide, square, empty matrices.

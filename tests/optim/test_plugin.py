@@ -19,11 +19,8 @@ import mcf
 from mcf.optim import SGD, collage
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64
 from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
     assert_same,
     copy_weights,
     parameter,

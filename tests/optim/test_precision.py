@@ -46,20 +46,8 @@ from mcf.optim.precision import strategy_of
 from mcf.optim.storage.strategies import PLAIN
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    STRICT,
-    Case,
-    assert_same,
-    cases,
-    parameter,
-    random,
-    steps,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, STRICT, Case, cases
+from tests.optim.helpers import assert_same, parameter, random, steps, stored
 from tests.optim.variants import COMPOSED, RECENT, VARIANTS, Variant, named
 
 pytestmark = pytest.mark.usefixtures("on_torch")

@@ -17,16 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 import mcf
 from mcf.optim import SGD, AdamW, GradientAccumulator, GradientRelease
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError
-from tests.optim.helpers import (
-    BF16,
-    FP32,
-    assert_same,
-    parameter,
-    parameters,
-    random,
-    scaler,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP32
+from tests.optim.helpers import assert_same, parameter, parameters, random, scaler, stored
 from tests.optim.test_schedulers import SCHEDULES
 
 pytestmark = pytest.mark.usefixtures("on_torch")

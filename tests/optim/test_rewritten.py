@@ -20,7 +20,8 @@ import mcf
 from mcf.optim import SGD, AdamW, Lion, collage, convert, float32_checkpoint
 from mcf.optim.step.rewritten import WeightsRewrittenWarning
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, FP16, FP32, assert_same, in_full, random, steps, stored, value
+from tests.optim.arithmetics import BF16, FP16, FP32
+from tests.optim.helpers import assert_same, in_full, random, steps, stored, value
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

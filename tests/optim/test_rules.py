@@ -35,19 +35,8 @@ from mcf.optim.rules import ademamix
 from tests.helpers import count_different, numbers
 from tests.helpers.draws import power_of_two
 from tests.helpers.everyday import everyday
-from tests.optim.helpers import (
-    AT_RANDOM,
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    Case,
-    assert_same,
-    parameter,
-    random,
-    steps,
-    stored,
-)
+from tests.optim.arithmetics import AT_RANDOM, BF16, FP16, FP32, FP64, Case
+from tests.optim.helpers import assert_same, parameter, random, steps, stored
 from tests.optim.models import Exact, Registers, State, Strict, history
 from tests.optim.variants import RECENT, VARIANTS, Variant, named, pairs
 

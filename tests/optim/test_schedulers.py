@@ -20,9 +20,8 @@ from mcf.optim import SGD, AdamW
 from mcf.optim.conversion import libraries
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
+from tests.optim.arithmetics import BF16, FP64
 from tests.optim.helpers import (
-    BF16,
-    FP64,
     assert_same,
     copy_weights,
     give_gradients,

@@ -15,8 +15,8 @@ import mcf
 from mcf.kernels.overlap import share
 from mcf.optim import SGD, AdamW, GradientRelease, NAdam, collage
 from tests.helpers import assert_same_bits
+from tests.optim.arithmetics import BF16
 from tests.optim.helpers import (
-    BF16,
     assert_same,
     give_gradients,
     parameter,

@@ -14,19 +14,8 @@ import mcf
 from mcf.optim import AdamW
 from mcf.optim.storage import values
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
-    assert_same,
-    cases,
-    parameter,
-    random,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
+from tests.optim.helpers import assert_same, parameter, random, stored
 from tests.optim.variants import NEW, VARIANTS, Variant, named, pairs, recent_pairs
 
 pytestmark = pytest.mark.usefixtures("on_torch")

@@ -14,15 +14,9 @@ from torch.nn import Parameter
 
 from mcf.optim import SGD, Adam, Adamax, AdamW, CollageAdamW, Lion, Muon, NAdam, RAdam
 from tests.helpers import assert_same_bits
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
 from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
     assert_same,
-    cases,
     copy_weights,
     parameter,
     parameters,

@@ -27,9 +27,8 @@ from mcf.kernels import streams
 from mcf.optim import SGD, AdamW, CollageAdamW, Muon, collage, set_index_offset, set_stream
 from mcf.optim.parameters import randomness as naming
 from tests.helpers import assert_same_bits, count_different
+from tests.optim.arithmetics import BF16, FP16
 from tests.optim.helpers import (
-    BF16,
-    FP16,
     assert_same,
     give_gradients,
     in_full,

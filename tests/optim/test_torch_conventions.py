@@ -15,17 +15,8 @@ import mcf
 import mcf.optim
 from mcf.optim import AdamW, CollageAdamW
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import (
-    BF16,
-    FP32,
-    FP64,
-    STRICT,
-    assert_same,
-    parameter,
-    random,
-    steps,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP32, FP64, STRICT
+from tests.optim.helpers import assert_same, parameter, random, steps, stored
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

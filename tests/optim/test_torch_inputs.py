@@ -17,7 +17,8 @@ from torch.nn import Parameter
 
 import mcf
 import mcf.optim
-from tests.optim.helpers import BF16, FP16, FP32, FP64, random
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64
+from tests.optim.helpers import random
 from tests.optim.torch_cases import OptimizerErrorEnum, optim_db
 
 pytestmark = pytest.mark.usefixtures("on_torch")

@@ -34,11 +34,8 @@ from mcf.optim import (
 )
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64
 from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
     assert_same,
     force,
     parameter,

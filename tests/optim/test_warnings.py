@@ -20,7 +20,8 @@ from torch.nn import Parameter
 
 import mcf.optim
 from mcf.optim import SGD, AdamW, CollageAdamW, Lion, LostUpdatesWarning, NoEffectWarning
-from tests.optim.helpers import BF16, FP16, FP32, random
+from tests.optim.arithmetics import BF16, FP16, FP32
+from tests.optim.helpers import random
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

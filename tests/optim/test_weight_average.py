@@ -27,17 +27,8 @@ from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    assert_same,
-    parameter,
-    random,
-    steps,
-    stored,
-)
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64
+from tests.optim.helpers import assert_same, parameter, random, steps, stored
 from tests.optim.models import Fixed
 
 pytestmark = pytest.mark.usefixtures("on_torch")

@@ -12,7 +12,7 @@ import mcf.optim
 from mcf.optim import Precision
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from tests.helpers.everyday import everyday
-from tests.optim.helpers import BF16, FP16, FP32, FP64, FULL, Case, cases
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
 
 
 @dataclasses.dataclass(frozen=True)
