@@ -236,24 +236,6 @@ def test_a_kernel_that_fails_after_another(monkeypatch: pytest.MonkeyPatch) -> N
     assert_same(stored(optimizer), stored(reference))
 
 
-def test_states_that_no_kernel_reads() -> None:
-    for replace, words in (
-        (lambda t: t.to_sparse(), "layout"),
-        (lambda t: mcf.tensor(t, 2), "expansion"),
-        (lambda t: t[:1, :1].expand(t.shape), "share"),
-    ):
-        optimizer = make("plus", 2)
-        p = optimizer.param_groups[0]["params"][1]
-        optimizer.state[p]["exp_avg"] = replace(optimizer.state[p]["exp_avg"])
-        weights = [q.detach().clone() for q in optimizer.param_groups[0]["params"]]
-        with pytest.raises((TypeError, ValueError), match=words):
-            optimizer.step()
-        for q, w in zip(optimizer.param_groups[0]["params"], weights, strict=True):
-            assert torch.equal(q, w)
-        with pytest.raises((TypeError, ValueError), match=words):
-            make("plus", 1).load_state_dict(optimizer.state_dict())
-
-
 def test_a_signal_while_the_step_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     # It is handled when the step is done, and a second try finds nothing left to do.
     reference, optimizer = make("plus", 2), make("plus", 2)

@@ -30,7 +30,7 @@ from tests.optim.arithmetics import AT_RANDOM, BF16, FP16, FP32, FP64, Case, cas
 from tests.optim.helpers import assert_same, parameter, random, steps, stored, through_file, value
 from tests.optim.models import Registers, Strict
 from tests.optim.test_state_dict import assert_round_trip
-from tests.optim.torch_cases import optim_db
+from tests.optim.test_torch_inputs import optim_db
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

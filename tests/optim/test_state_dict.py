@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+import mcf
 from mcf.optim import SGD, Adam, Adamax, AdamW, CollageAdamW, Lion, Muon, NAdam, RAdam
 from tests.helpers import assert_same_bits
 from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
@@ -371,6 +372,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                       r"'exp_avg_sq' of params\[1\] of param_groups\[0\] has dtype torch.bfloat16"),
     "not a tensor": (lambda: with_entry(0, "param_lo", [0.0]), TypeError,
                      r"'param_lo' of params\[0\] of param_groups\[0\] is a list, not a tensor"),
+    "sparse": (lambda: with_entry(0, "exp_avg", torch.zeros(2, 3, dtype=BF16).to_sparse()),
+               TypeError, "layout"),
+    "an expansion": (lambda: with_entry(0, "exp_avg", mcf.zeros(2, 3, dtype=BF16)), TypeError,
+                     "expansion"),
     "a state too few": (lambda: changed(lambda s: s["state"][0].pop("exp_avg_sq_lo")), ValueError,
                         r"params\[0\] of param_groups\[0\] has .* need .*'exp_avg_sq_lo'"),
     "a state too many": (lambda: with_entry(1, "param_lo", torch.zeros(4)), ValueError,

@@ -17,9 +17,12 @@ from torch.nn import Parameter
 
 import mcf
 import mcf.optim
+from tests.helpers import hypothesis_profile
 from tests.optim.arithmetics import BF16, FP16, FP32, FP64
 from tests.optim.helpers import random
-from tests.optim.torch_cases import OptimizerErrorEnum, optim_db
+
+with hypothesis_profile.kept():
+    from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
