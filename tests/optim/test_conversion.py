@@ -148,21 +148,6 @@ def test_the_table_of_the_page() -> None:
         assert always <= found <= {n.strip("()") for n in names}, (source, target, found, cell)
 
 
-@pytest.mark.parametrize(
-    ("there", "via"),
-    [("split16", "master"), ("light", "plus"), ("plain", "master"), ("split8", "light")],
-)
-def test_there_and_back_goes_on_with_the_same_bits(there: str, via: str) -> None:
-    straight, detour = trained(there), trained(there)
-    middle, report = convert(detour, via)
-    assert report.exact
-    back, report = convert(middle, there)
-    assert report.exact
-    for optimizer in (straight, back):
-        steps(optimizer, 3, seed=9)
-    assert_same(stored(back), stored(straight))
-
-
 def test_a_precision_of_ones_own() -> None:
     own = mcf.optim.Precision(param="split16", exp_avg="float32", exp_avg_sq="pair")
     first = trained("plus")

@@ -183,7 +183,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "capturable": lambda p: adamw(p, capturable=True),
     "metrics": lambda p: adamw(p, track_metrics=True),
     "sgd": lambda p: SGD(p, 1e-2, precision="stochastic"),
-    "muon": lambda p: Muon([x for x in p if x[1].ndim == 2], 1e-2, precision="stochastic"),
+    "muon": lambda p: Muon(p, 1e-2, precision="stochastic"),
     "collage": lambda p: collage(torch.optim.AdamW, p, lr=1e-2, precision="stochastic"),
 }
 # Groupings, orders and parts of the same names, as lists of groups of names.
@@ -195,14 +195,15 @@ ORDERS = ([[e, d, c, b, a]], [[d], [a, e], [b, c]], [[e, c]], [[d]])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_grouping_order_and_part_of_names_change_nothing(kind: str) -> None:
     make = MAKERS[kind]
-    whole = trained(make, model())
-    for names in ORDERS:
+    fit = [n for n in NAMES if kind != "muon" or len(SHAPES[n]) == 2]
+    whole = trained(make, model(fit))
+    for order in ORDERS:
+        names = [g for group in order if (g := [n for n in group if n in fit])]
+        if not names:
+            continue
         named = model(n for group in names for n in group)
         known = dict(named)
         groups = [{"params": [(n, known[n]) for n in group]} for group in names]
-        if kind == "muon":
-            named = [(n, p) for n, p in named if p.ndim == 2]
-            groups = named
         # Numba's steps are those that a plan repeats.
         with mcf.executor("numba" if kind == "adamw" else "torch"):
             assert_part(trained(make, named, groups), whole)
