@@ -72,7 +72,7 @@ class Run:
 
     @property
     def said(self) -> str:
-        """What the last life said."""
+        """The output of the last life."""
         return self._log.read_text(errors="replace")
 
     @property
@@ -84,7 +84,7 @@ class Run:
 
 
 class Forked:
-    """Two processes, forked."""
+    """A life of two forked processes."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
         with socket.socket() as free:
@@ -98,7 +98,7 @@ class Forked:
         self._codes: list[int] = []
 
     def workers(self) -> list[int]:
-        """Those that run."""
+        """The processes that run."""
         for pid in list(self._running):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
@@ -140,7 +140,7 @@ def _fork(arguments: list[str], log: Path, where: dict[str, str]) -> int:
 
 
 class Torchrun:
-    """Two processes of torchrun, which restarts them once."""
+    """A life of two processes of torchrun, which restarts them once."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -160,7 +160,7 @@ class Torchrun:
         return self._process.pid
 
     def workers(self) -> list[int]:
-        """Those that run."""
+        """The processes that run."""
         with contextlib.suppress(OSError):
             here = Path(f"/proc/{self._process.pid}/task").glob("*/children")
             found = [int(x) for p in here for x in p.read_text().split()]
@@ -242,7 +242,7 @@ def finish(run: Run) -> None:
 
 
 def compare(one: Path, other: Path) -> list[str]:
-    """What differs between two finished runs."""
+    """Return the names of files and tensors that differ between two finished runs."""
     found = []
     if (one / "metrics.jsonl").read_bytes() != (other / "metrics.jsonl").read_bytes():
         found.append("metrics.jsonl")
@@ -263,7 +263,7 @@ def strange(text: str) -> list[str]:
 
 
 def killed(folder: Path, kills: int, seed: int, steps: int, torchrun: bool, say: Any) -> list[str]:
-    """What differs between a run that was killed so often and one that was not."""
+    """Return what differs between a run that was killed so often and one that was not."""
     import pretrain  # noqa: F401
     from pretraining import together  # noqa: F401
 

@@ -379,7 +379,7 @@ def test_a_file_of_40_gb_is_not_read_whole(tmp_path: Path):
 
 
 def test_every_byte_is_in_the_digest(tmp_path: Path):
-    """Also those in the middle of a file above twice the size of a piece."""
+    """Bytes in the middle of a file above twice the size of a piece count, too."""
     train, val = tmp_path / "train.bin", tmp_path / "val.bin"
     np.zeros(5 << 16, dtype="<u2").tofile(train)
     np.zeros(9, dtype="<u2").tofile(val)

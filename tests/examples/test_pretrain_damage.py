@@ -222,7 +222,7 @@ def test_nothing_usable_is_refused_and_left(pretrain, capsys, through: Path):
 
 
 def test_checkpoints_of_older_versions_are_named_so(pretrain, capsys, through: Path):
-    """Those had no seal; emptied states in one were resumed without a word."""
+    """Older checkpoints had no seal; emptied states in one were resumed without a word."""
     path = through / "checkpoints" / "plus-seed0.pt"
     (path.parent / "plus-seed0.previous.pt").unlink()
     state = torch.load(path, weights_only=True)

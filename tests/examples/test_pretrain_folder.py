@@ -353,7 +353,7 @@ def test_full_disk(pretrain, capsys, through: Path, share: int):
 
 @pytest.mark.parametrize("share", [19, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_a_call(pretrain, capsys, through: Path, share: int):
-    """As kill -9 between two calls or within a write: nothing is cleaned up."""
+    """A kill -9 between two calls or within a write cleans up nothing."""
     folder = through.with_name("killed")
     for last in points(pretrain, share):
         shutil.rmtree(folder, ignore_errors=True)

@@ -220,7 +220,7 @@ def test_a_signal_before_training_changes_nothing(pretrain, capsys, monkeypatch)
 
 
 def test_ignored_signals_stay_ignored(pretrain, monkeypatch):
-    """As nohup asks for."""
+    """nohup asks for it."""
     monkeypatch.setattr(train, "learning_rate", raising_at(3, signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -1,4 +1,4 @@
-"""What is said on paper, counted: parameters of models, bytes held and sent by processes."""
+"""Counts behind docs/scaling.md: parameters of models, bytes held and sent by processes."""
 
 from __future__ import annotations
 

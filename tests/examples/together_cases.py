@@ -214,7 +214,7 @@ def held(how: str, sizes: tuple[Any, ...]) -> dict[str, float]:
 
 
 class Functional(TorchDispatchMode):
-    """What tensor parallelism sends, by operators of its own, as if all numbers were of 16 bits.
+    """Bytes that tensor parallelism sends, by operators of its own, as if all numbers had 16 bits.
 
     On a CPU activations are float32, and gradients of norms are not.
     """

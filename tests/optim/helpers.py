@@ -156,7 +156,7 @@ class _Seen(TorchDispatchMode):
 
 
 def in_full(optimizer: Any) -> Any:
-    """The same optimizer: each step is checked in full and made by the opaque operator."""
+    """Return the optimizer with each step checked in full and made by the opaque operator."""
     take = optimizer._take
 
     def taken(steps: Any, request: Any) -> None:

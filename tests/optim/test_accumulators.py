@@ -159,7 +159,7 @@ def test_sums_go_on_without_zero_grad_and_end_with_close() -> None:
 
 
 def test_a_sum_that_overflows_is_an_infinity() -> None:
-    """What is left of 3e38 + 3e38 - infinity would be the other infinity, and both NaN."""
+    """The error of 3e38 + 3e38 would be the other infinity, and the sum of both NaN."""
     p = Parameter(torch.zeros(2, dtype=BF16))
     accumulator = GradientAccumulator(SGD([p], 1.0))
     for _ in range(2):

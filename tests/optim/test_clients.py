@@ -1,4 +1,4 @@
-"""What other projects do to an optimizer: replace its step, rebuild its state, wrap it.
+"""Clients of an optimizer: they replace its step, rebuild its state, wrap it.
 
 Each test is one client's pattern, named after it, without the client; `tests/integrations` runs the
 clients themselves.
@@ -68,7 +68,7 @@ def test_accelerate_rebuilds_the_state(before: int) -> None:
 
 
 def test_accelerate_replaces_the_step() -> None:
-    """For the time of `scaler.step`, by an instance attribute that calls the original."""
+    """`scaler.step` sets an instance attribute that calls the original."""
     optimizer = made()
     original, calls = optimizer.step, []
 
@@ -112,7 +112,7 @@ def adamw(**options: Any) -> AdamW:
 
 
 def lookahead(optimizer: Any) -> None:
-    """What timm's Lookahead does in every k-th step, in the words of its paper."""
+    """Make the k-th step of timm's Lookahead, as its paper describes it."""
     for p in parameters(optimizer):
         state = optimizer.state[p]
         if "slow_buffer" not in state:

@@ -58,7 +58,7 @@ PRECISIONS = AdamW.precisions
 
 
 def fractions(optimizer: AdamW, p: Tensor) -> dict[str, list[Fraction]]:
-    """What is stored for a parameter, exactly."""
+    """Return the numbers stored for a parameter, exactly."""
     state = optimizer.state[p]
     parts = {"param": optimizer.master_weight(p, exact=True)}
     for name in ("exp_avg", "exp_avg_sq"):
@@ -325,7 +325,7 @@ def test_all_bits_that_are_stored(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["plus", "split16", "master"])
 def test_the_first_step_begins_there(precision: str) -> None:
-    """As one of an optimizer converted from torch's, which had made no step."""
+    """The optimizer steps as one converted from torch's, which had made no step."""
     _net, optimizer, weights, _ = started(precision)
     steps(optimizer, 2)
     wide = [nn.Parameter(weights[n].clone()) for n in ("0.weight", "0.bias", "1.weight", "1.bias")]

@@ -340,7 +340,7 @@ def corrected(p: Tensor, errors: Tensor) -> Tensor:
 
 
 def numbers(dtype: torch.dtype) -> Tensor:
-    """Of many sizes, powers of two, zeros and subnormals."""
+    """Numbers of many sizes, powers of two, zeros and subnormals."""
     more = torch.tensor([0.0, -0.0, 1.0, -2.0, 2.0**-24, 1e-7, 3e-39, -(2.0**-133)])
     return torch.cat([random(40, FP32, 1), random(40, FP32, 2) * 2.0**-9, more]).to(dtype)
 
@@ -494,7 +494,7 @@ def test_an_optimi_run_goes_on(name: str) -> None:
 
 
 class AdamWScheduleFree(torch.optim.Optimizer):
-    """What the authors of schedule-free AdamW keep, by the paper's x, y and z; p is y."""
+    """Schedule-free AdamW as its authors store it, by the paper's x, y and z; p is y."""
 
     def __init__(self, params: Any) -> None:
         defaults = {

@@ -108,7 +108,7 @@ def large(dtype: torch.dtype) -> list[Layout]:
 
 
 def a_block_and_more(dtype: torch.dtype) -> list[Layout]:
-    """For the interpreter: across a block of Triton's kernels, and some awkward ones."""
+    """Tensors for the interpreter: across a block of Triton's kernels, and some awkward ones."""
     return [dense((1024 + 5,), dtype), *(awkward(dtype)[k] for k in (0, 2, 4, 6))]
 
 

@@ -57,7 +57,7 @@ class Late(Transfers):
         self._until(None)
 
     def _until(self, last: Any) -> None:
-        """As a stream does: what was asked for before comes before."""
+        """Copy in the order of a stream."""
         if last is not None and not any(last is each for each in self.waiting):
             return
         while self.waiting:
@@ -160,7 +160,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 def test_rules_and_precisions_have_the_same_bits(
     make: Any, options: dict[str, Any], micro: int, size: dict[str, int], offload: bool
 ) -> None:
-    """Some parameters with copies, some small ones without; one and three micro-batches."""
+    """Small parameters may stay without copies; one and three micro-batches."""
     how = {"offload_gradients": offload, **size}
     assert_offloading_changes_no_bit(make, micro, how=how, **options)
 
@@ -175,7 +175,7 @@ def clipped(net: nn.Module, optimizer: Any, t: int) -> None:
 
 
 def rewritten(net: Any, optimizer: Any, t: int) -> None:
-    """What is written is what the next step begins with."""
+    """Write weights, with which the next step begins."""
     with torch.no_grad():
         net[0].weight.mul_(0.5)
     if t == 1:

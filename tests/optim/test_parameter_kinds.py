@@ -127,7 +127,7 @@ def test_frozen_with_a_precision_of_other_dtypes() -> None:
 
 
 def refuses_all(optimizer: Any, error: Any, words: str, params: list[Tensor]) -> None:
-    """As `refuses`, where some parameters cannot be stored."""
+    """Apply `refuses` to the parameters that can be stored."""
     view: Any = SimpleNamespace(param_groups=[{"params": params}], state=optimizer.state)
     view.step = optimizer.step
     refuses(view, error, words)
@@ -248,7 +248,7 @@ def test_sharded_parameters_are_stepped_and_unfit_gradients_refused(make: Any, m
 
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_parameters_that_a_module_has_no_longer_are_refused(make: Any, mesh: Any) -> None:
-    """Where the module has DTensors in their place; torch leaves them unstepped without a word."""
+    """The module has DTensors in their place; torch leaves them unstepped without a word."""
     from torch.distributed.fsdp import fully_shard
 
     model, good = nn.Linear(4, 3).to(BF16), parameter((4, 3), BF16)
@@ -405,7 +405,7 @@ def test_the_norm_of_gradients_is_that_of_their_values() -> None:
 
 
 def test_a_plain_gradient_and_gradient_release() -> None:
-    """Of a float32 gradient nothing is rounded that float32 registers hold."""
+    """A float32 gradient is not rounded, since float32 registers hold it."""
     results = []
     for grad in (pair((40,), BF16, 3), pair((40,), BF16, 3).to_plain(FP32)):
         weight = Parameter(pair((40,), BF16, 0))  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ MATRICES = [(6, 4), (4, 6), (5, 5), (0, 3), (12, 2), (1, 1), (3, 7)]
 
 
 def make(kind: Any = AdamW, shapes: Any = SHAPES, **options: Any) -> Any:
-    """Two groups, the last parameter in float32."""
+    """Return an optimizer of two groups, the last parameter in float32."""
     params = [parameter(s, BF16, k) for k, s in enumerate(shapes[:-1])]
     params.append(parameter(shapes[-1], FP32, 9))
     return kind([{"params": params[:3]}, {"params": params[3:], "lr": 0.01}], **options)

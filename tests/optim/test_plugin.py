@@ -243,7 +243,7 @@ def test_gradients_are_not_changed_and_a_scaler_skips() -> None:
 
 
 class Counting(torch.optim.Optimizer):
-    """As pytorch-optimizer's: the count of steps is the group's, matrices lie in lists."""
+    """A class like pytorch-optimizer's: groups count the steps, matrices lie in lists."""
 
     def __init__(self, params: Any, lr: float = 0.125, own: torch.dtype = FP32) -> None:
         super().__init__(params, {"lr": lr, "own": own})

@@ -1,4 +1,4 @@
-"""What each precision stores, in every dtype; compositions; what is refused.
+"""Storage of each precision in every dtype, compositions, and refusals.
 
 Exact: names, dtypes and bytes are those of the documentation (the docstring of AdamW and
 docs/optimizers.md, which are read here). Each composition has the same bits on the executors; where

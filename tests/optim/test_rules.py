@@ -141,7 +141,7 @@ def gradients(dtype: torch.dtype) -> list[Tensor]:
 
 
 def measured(variant: Variant, case: Case) -> list[list[State]]:
-    """For each number its states after each step of the optimizer itself."""
+    """Return the states of each number after each step of the optimizer itself."""
     p = Parameter(wide_numbers(case.dtype, 3))
     optimizer = variant.make([p], **variant.options, **case.options())
     steps = []
@@ -156,14 +156,14 @@ def measured(variant: Variant, case: Case) -> list[list[State]]:
 
 
 def modelled(variant: Variant, model: Strict, case: Case) -> Iterator[list[State]]:
-    """For each number its states after each step of the model."""
+    """Yield the states of each number after each step of the model."""
     columns = zip(*(numbers(g) for g in gradients(case.dtype)), strict=True)
     for x, gs in zip(numbers(wide_numbers(case.dtype, 3)), columns, strict=True):
         yield history(model, variant.rule, {"param": x}, list(gs), **variant.options)
 
 
 def first_difference(truth: list[list[State]], model: Iterator[list[State]]) -> str:
-    """Where optimizer and model first differ, in words; empty where they do not."""
+    """Describe the first difference of optimizer and model; empty if there is none."""
     for k, (mine, theirs) in enumerate(zip(truth, model, strict=True)):
         for t, (a, b) in enumerate(zip(mine, theirs, strict=True), 1):
             for name in a.keys() | b.keys():
@@ -316,7 +316,7 @@ def test_one_minus_exp_is_within_16_units() -> None:
 
 
 def test_leading_bits_are_rounded_rates() -> None:
-    """Of .9999 eight bits are 1; two components are what rounding to bf16 twice gives."""
+    """The first component of a rate is the rate rounded to the format."""
     split = host.bind(ademamix.leading_bits)
     for beta in (0.9999, 0.999, 0.875, 0.98765):
         for dtype, bits in ((BF16, 8), (FP16, 11)):

@@ -256,7 +256,7 @@ def test_a_meta_tensor_beside_others(capturable: bool) -> None:
 @pytest.mark.parametrize("size", [40, 2**31 + 9, 2**40])
 @pytest.mark.parametrize("make", [AdamW, SGD, NAdam])
 def test_fake_tensors(make: Any, size: int) -> None:
-    """As estimators of memory step them, of any size: torch's ask for no value either."""
+    """Estimators of memory step tensors of any size without values, also with torch's classes."""
     with FakeTensorMode():
         p = Parameter(torch.empty(size, dtype=BF16))
         p.grad = torch.empty_like(p)

@@ -113,7 +113,7 @@ def test_squares_that_overflow(precision: str) -> None:
     ids=str,
 )
 def test_infinite_weights_become_nan(variant: Variant, case: Case, decay: float) -> None:
-    """As docs/semantics.md says, also without decay, where torch leaves them; alone in any case."""
+    """An infinite weight becomes NaN alone, also without decay, where torch leaves it."""
     options = {k: v for k, v in variant.options.items() if k != "lr"} | {"weight_decay": decay}
     found = []
     for value in (torch.inf, 1.0):
@@ -141,7 +141,7 @@ PATTERNS = (0x7FFFFFFF, 0x7F80FFFF, -1)
 
 
 def scaled(precision: str, executor: str, pattern: int) -> dict[str, torch.Tensor]:
-    """What is stored after a step whose gradients are scaled by a NaN."""
+    """Return the tensors stored after a step whose gradients are scaled by a NaN."""
     p = parameter((4, 64), BF16, 1)
     optimizer = AdamW([p], 1e-2, precision=precision)
     p.grad = random((4, 64), BF16, 2)

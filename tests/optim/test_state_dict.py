@@ -317,7 +317,7 @@ def test_copies_go_on_with_the_same_bits(how: str) -> None:
 
 
 def target(**options: Any) -> AdamW:
-    """Two groups in bf16 and float32, with states."""
+    """Return an optimizer of two groups in bf16 and float32, with states."""
     groups = [
         {"params": [parameter((2, 3), BF16, 1), parameter(4, FP32, 2)]},
         {"params": [parameter(5, BF16, 3)], "lr": 0.5},

@@ -53,7 +53,7 @@ def layouts() -> list[Tensor]:
 
 
 def result(params: list[Tensor], count: int = 5, **options: Any) -> dict[str, Tensor]:
-    """What steps make of copies of some parameters."""
+    """Return copies of some parameters after steps, and their states."""
     made = [Parameter(p.clone(memory_format=torch.preserve_format)) for p in params]
     optimizer = AdamW(made, 1e-2, weight_decay=0.1, **options)
     for t in range(count):
@@ -162,7 +162,7 @@ def values(named: Named) -> Results:
 
 
 def trained(make: Callable[[Any], Any], named: Named, groups: Any = None) -> Results:
-    """What steps make of parameters and low words, by name."""
+    """Return parameters and low words after steps, by name."""
     optimizer = make(named if groups is None else groups)
     train(optimizer, named, 0, 4)
     lows = {n: optimizer.state[p].get("param_lo") for n, p in named}

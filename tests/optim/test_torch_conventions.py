@@ -1,4 +1,4 @@
-"""What a user of torch.optim expects: signatures, groups, names, hooks, maximize, zero_grad."""
+"""Conventions of torch.optim: signatures, groups, names, hooks, autograd, counts, defaults."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_duplicate_parameters() -> None:
 
 
 def with_gradients(stepped: bool) -> tuple[AdamW, Tensor]:
-    """Two groups, all with gradients and maybe states; and the last parameter."""
+    """Return an optimizer of two groups with gradients, and its last parameter."""
     first, second, last = parameter(3, BF16, 1), parameter((2, 2), FP32, 2), parameter(4, BF16, 3)
     optimizer = AdamW([{"params": [first, second]}, {"params": [parameter(5, BF16), last]}])
     if stepped:

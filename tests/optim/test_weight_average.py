@@ -121,7 +121,7 @@ def walked(count: int, dtype: torch.dtype, kept: int, decay: float) -> float:
     ],
 )
 def test_a_long_average(dtype: torch.dtype, kept: int, least: float, most: float) -> None:
-    """Of the way of an average of decay .999 a bf16 number misses most: it hardly moves."""
+    """A bf16 number misses most of the way of an average of decay 0.999."""
     error = walked(600, dtype, kept, 0.999)
     print(f"{dtype} x {kept}: {error:.2g} of the way")
     assert least <= error <= most
@@ -298,7 +298,7 @@ def test_autograd_knows_of_a_swap() -> None:
 
 @pytest.mark.parametrize("precision", ["light", "master", "split8", "plain"])
 def test_copied_for_good(precision: str) -> None:
-    """What is beside the weights, too: nothing of the average is lost that can be stored."""
+    """The average goes into the weights and all bits stored next to them."""
     optimizer, average, (p, q) = made(precision)
     before, moments = average.weight(p), optimizer.state[p]["exp_avg"].clone()
     average.copy_to_weights()

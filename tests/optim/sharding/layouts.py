@@ -1,4 +1,4 @@
-"""Ways in which processes share a tensor, and made-up training under each of them."""
+"""Layouts of tensors that processes share, and made-up training under each of them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _words(t: Tensor) -> Tensor:
 
 
 def digest(t: Tensor) -> str:
-    """Of all bits of a whole tensor, its shape and dtype."""
+    """Return a digest of all bits of a whole tensor, its shape and dtype."""
     data = _words(t).numpy().tobytes()
     return f"{t.dtype} {list(t.shape)} {hashlib.sha256(data).hexdigest()[:16]}"
 
@@ -194,7 +194,7 @@ def set_gradients(named: Sequence[tuple[str, Parameter]], t: int) -> None:
 
 
 def digests(named: Sequence[tuple[str, Parameter]], optimizer: Any) -> dict[str, str]:
-    """Of all weights and states, by name."""
+    """Return the digests of all weights and states, by name."""
     every: dict[str, Tensor] = {}
     for name, p in named:
         every[name] = p.detach()

@@ -127,7 +127,7 @@ def test_infinities_are_skipped_or_raised_by_all(
 
 
 def spread(engine: str, options: dict[str, Any]) -> Any:
-    """With `nonfinite="torch"`: the norm, and whether all weights are finite in the end."""
+    """Return the norm under `nonfinite="torch"`, and whether all weights are finite in the end."""
     with quiet():
         mine, optimizer = made(engine, options, max_grad_norm=1.0)
         mine.backward(0)

@@ -1,4 +1,4 @@
-"""What goes around a step: gradients released, added up, or summed over processes."""
+"""Companions of a step: gradients released, added up, or summed over processes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_release(world: World, size: int) -> None:
 
 
 def taken(shard: bool) -> dict[str, str]:
-    """Two steps of two backward passes whose gradients go into the moments."""
+    """Make two steps of two backward passes whose gradients go into the moments."""
     from torch.distributed import get_rank, get_world_size
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -1,4 +1,4 @@
-"""The same bits over NCCL, on as many GPUs as there are."""
+"""Bits of one process over NCCL, on all GPUs."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_checkpoints_and_copies(world: World) -> None:
 
 
 def refused() -> list[str]:
-    """What is said of groups that are none of this process, and of processes that differ."""
+    """Return the refusals of groups without this process, and of processes that differ."""
     from torch import distributed
 
     said = []

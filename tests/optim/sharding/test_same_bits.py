@@ -69,7 +69,7 @@ def check(world: World, several: list[Layout], scenario: str, *args: Any, **how:
 
 @pytest.mark.parametrize("mesh", [(3, 2), (2, 3), (5, 4)])
 def test_pieces_of_more_processes_are_where_torch_puts_them(mesh: tuple[int, int]) -> None:
-    """As `fully_shard` cuts what tensor parallelism has cut, also where a process gets nothing."""
+    """`fully_shard` cuts a piece of tensor parallelism; some processes get nothing."""
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -401,7 +401,7 @@ def test_wrapped_classes_go_on_in_other_layouts(world: World) -> None:
 
 
 def refused_and_skipped() -> str:
-    """What a class that cannot step parts says; a GradScaler's infinity of one process alone."""
+    """Return the refusal of a class that cannot step parts; skip for an infinity of one process."""
     from torch import distributed
 
     mesh = layouts.mesh_of(BY_NAME["rows2"])

@@ -162,7 +162,7 @@ def converted(
 
 
 def homes(engine: str, options: dict[str, Any], given: Given) -> list[Any]:
-    """Of each state of a parameter's shape: device, layout and shape beside the parameter's."""
+    """Compare device, layout and shape of each state with its parameter's."""
     with quiet():
         mine, optimizer = made(engine, options, given)
         mine.train(optimizer, 1)
