@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn import Parameter
 
 import mcf
@@ -29,6 +31,7 @@ from mcf.optim import (
     convert,
     set_index_offset,
 )
+from mcf.optim.sharding import shards
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import EXECUTORS
@@ -541,3 +544,20 @@ def test_unfit_precision_is_refused(k: int) -> None:
     make, message = REFUSED[k]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_cuts_through_bytes_are_found() -> None:
+    for shape, mesh, places, expected in (
+        ((8, 6), (3,), (Shard(0),), True),
+        ((8, 6), (3,), (Shard(1),), True),
+        ((8, 6), (2,), (Shard(1),), False),
+        ((8, 6), (2,), (Replicate(),), True),
+        ((8, 10), (4,), (Shard(1),), False),
+        # 4, 4, 2 and nothing.
+        ((8, 10), (3,), (Shard(1),), True),
+        ((8, 8), (2, 2), (Shard(1), Shard(1)), True),
+        ((8, 12), (2, 2), (Shard(1), Shard(1)), False),
+        ((8, 8), (2, 2), (_StridedShard(1, split_factor=2), Shard(1)), True),
+        ((8, 12), (2, 2), (_StridedShard(1, split_factor=2), Shard(1)), False),
+    ):
+        assert shards._whole_pairs(shape, mesh, places) == expected, (shape, places)

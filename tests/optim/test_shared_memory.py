@@ -33,6 +33,9 @@ def executor(request: pytest.FixtureRequest) -> Any:
         yield
 
 
+by_default = pytest.mark.parametrize("executor", ["auto"], indirect=True)
+
+
 def flat() -> tuple[Parameter, Parameter]:
     buffer = random(100, BF16, 1)
     return Parameter(buffer[:60]), Parameter(buffer[50:])
@@ -227,6 +230,7 @@ def test_freed_memory_that_comes_back(executor: None) -> None:
     assert_same(*results)
 
 
+@by_default
 def test_collage_refuses_freed_memory() -> None:
     p = parameter(40, BF16)
     optimizer = collage(torch.optim.AdamW, [p], lr=1e-2)
@@ -236,6 +240,7 @@ def test_collage_refuses_freed_memory() -> None:
         optimizer.step()
 
 
+@by_default
 @pytest.mark.slow
 @pytest.mark.parametrize("capturable", [False, True])
 def test_a_meta_tensor_beside_others(capturable: bool) -> None:
@@ -252,6 +257,7 @@ def test_a_meta_tensor_beside_others(capturable: bool) -> None:
     assert_same(*results)
 
 
+@by_default
 @pytest.mark.sampled
 @pytest.mark.parametrize("size", [40, 2**31 + 9, 2**40])
 @pytest.mark.parametrize("make", [AdamW, SGD, NAdam])

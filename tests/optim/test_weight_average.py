@@ -344,6 +344,17 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path, options: dict[str, Any]
     assert_same(averages(follows, weights), averages(average, params))
 
 
+def test_a_checkpoint_is_copied() -> None:
+    optimizer, average, params = made()
+    other = WeightAverage(optimizer, decay=0.5)
+    other.load_state_dict(average.state_dict())
+    assert other.decay == average.decay
+    before = averages(other, params)
+    other.close()
+    steps(optimizer, 1)
+    assert_same(averages(other, params), before)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
