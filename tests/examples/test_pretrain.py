@@ -330,6 +330,13 @@ def test_a_file_keeps_its_part_when_others_come_or_its_name_changes(texts: Path)
     assert old == val
 
 
+def test_bytes_need_not_be_text(texts: Path):
+    every = bytes(range(256)) * 3
+    (texts / "00.txt").write_bytes(every)
+    corpus = load(f"--data={texts}/*.txt")
+    assert every in b"".join(s.tobytes() for s in (*corpus.train.sources, *corpus.val.sources))
+
+
 def test_copies_and_links_cannot_be_in_both_parts(texts: Path):
     """Mutant: a split by path puts some copy on the other side."""
     for path in list(texts.iterdir()):

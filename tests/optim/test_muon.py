@@ -254,6 +254,13 @@ def test_not_finite_gradients_stay_in_their_matrix() -> None:
 # -- interface -------------------------------------------------------------------------------------
 
 
+def test_empty_matrix_is_counted() -> None:
+    for shape in ((0, 3), (3, 0)):
+        optimizer = Muon([p := parameter(shape, BF16)])
+        steps(optimizer, 1)
+        assert optimizer.state[p]["step"].item() == 1
+
+
 def test_only_matrices() -> None:
     good = parameter((3, 4), BF16)
     for shape, size in (((2, 3, 4), r"\(2, 3, 4\)"), ((5,), r"\(5,\)"), ((), r"\(\)")):

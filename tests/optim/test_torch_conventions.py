@@ -19,7 +19,7 @@ from tests.helpers import assert_same_bits
 from tests.helpers.defaults import DEFAULTS, default
 from tests.helpers.everyday import everyday
 from tests.optim.arithmetics import BF16, FP32, FP64, STRICT
-from tests.optim.helpers import assert_same, parameter, random, steps, stored
+from tests.optim.helpers import assert_same, parameter, parameters, random, steps, stored
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -71,6 +71,21 @@ def test_groups_of_different_hyperparameters_and_precisions() -> None:
         for name, tensor in stored(alone).items():
             index, rest = name.split(".", 1)
             assert_same_bits(found[f"{2 * k + int(index)}.{rest}"], tensor, name)
+
+
+def test_group_of_several_dtypes_steps_each_as_alone() -> None:
+    dtypes = (BF16, FP32, torch.float16, FP64, BF16)
+    optimizer = AdamW([parameter(5, d, k) for k, d in enumerate(dtypes)], 1e-2)
+    for t in range(3):
+        for k, p in enumerate(parameters(optimizer)):
+            p.grad = random(5, p.dtype, 10 * t + k, 0.1)
+        optimizer.step()
+    for k, p in enumerate(parameters(optimizer)):
+        alone = AdamW([q := parameter(5, p.dtype, k)], 1e-2)
+        for t in range(3):
+            q.grad = random(5, p.dtype, 10 * t + k, 0.1)
+            alone.step()
+        assert_same_bits(p, q)
 
 
 def test_add_param_group() -> None:
