@@ -557,6 +557,8 @@ def test_cuts_through_bytes_are_found() -> None:
         ((8, 10), (3,), (Shard(1),), True),
         ((8, 8), (2, 2), (Shard(1), Shard(1)), True),
         ((8, 12), (2, 2), (Shard(1), Shard(1)), False),
+        # Whole pairs for all processes but the last two.
+        ((8, 10), (3, 2), (Shard(1), Shard(1)), False),
         ((8, 8), (2, 2), (_StridedShard(1, split_factor=2), Shard(1)), True),
         ((8, 12), (2, 2), (_StridedShard(1, split_factor=2), Shard(1)), False),
     ):
