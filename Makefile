@@ -71,9 +71,7 @@ build/integrations/.ready: tests/integrations/requirements.txt $(READY)
 	@touch $@
 
 test-integrations: build/integrations/.ready ## our optimizers in transformers, accelerate, Lightning, timm, TRL, TensorBoard, pytorch-optimizer
-	OMP_NUM_THREADS=1 build/integrations/bin/python -m pytest tests/integrations tests/optim/test_amp.py::test_lightning_clips \
-	  tests/optim/test_scheduler_checkpoints.py::test_schedulers_of_transformers \
-	  tests/optim/test_scheduler_checkpoints.py::test_every_scheduler_of_transformers_is_here $(ARGS)
+	OMP_NUM_THREADS=1 build/integrations/bin/python -m pytest tests/integrations tests/optim/test_amp.py::test_lightning_clips $(ARGS)
 
 pretrain: $(READY) ## train a small GPT under each precision strategy; options: make pretrain ARGS=--help
 	$(BIN)/python examples/pretrain.py --resume $(ARGS)

@@ -5,7 +5,7 @@
 `falling`: the share of the way that weights of 1 go in 3000 equal updates whose rate falls from
 4e-6 to 1e-6 on half a cosine. `long`: where 20,000 updates of 1e-5 lead (1.2). Both are means over
 512 weights. `distance`: how far 8000 weights are from float64 AdamW after 800 steps with noise, as
-a share of the way (`tests/optim/test_distance.py`). Of our precisions, and of optimizers of others
+a share of the way (`tests/optim/test_long_runs.py`). Of our precisions, and of optimizers of others
 that keep all they know of a weight in the weight; the rest have forms of their own.
 """
 
@@ -68,7 +68,7 @@ def falling(variant: Variant, device: torch.device = CPU, steps: int = 3000) -> 
 
 def distance(variant: Variant) -> float:
     """How far weights are from float64, as a share of the way."""
-    from tests.optim.test_distance import LR, OPTIONS, STEPS, gradient, rate, start
+    from tests.optim.test_long_runs import LR, OPTIONS, STEPS, gradient, rate, start
 
     begin = start(0).view(100, -1)
     truth = nn.Parameter(begin.double())

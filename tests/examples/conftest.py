@@ -1,21 +1,18 @@
-"""Makes `examples/` importable, as it is for `python examples/pretrain.py`, and runs it tiny."""
+"""Fixtures that run `examples/pretrain.py` in its smallest form."""
 
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.examples.tiny import EXAMPLES, TINY, torch_restored, write_texts
+from tests.examples.tiny import TINY, torch_restored, write_texts
 
 if TYPE_CHECKING:
     from pretraining.options import Options
-
-sys.path.insert(0, str(EXAMPLES))
 
 
 @pytest.fixture(autouse=True)

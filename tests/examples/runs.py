@@ -1,4 +1,4 @@
-"""What runs of the pretraining example left behind, compared; and accidents of every kind."""
+"""Comparison of what runs of the pretraining example leave, and accidents of every kind."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_unreadable_data(pretrain, capsys, texts: Path, monkeypatch):
 
 
 def test_names_of_files_do_not_write_to_the_terminal(pretrain, capsys, texts: Path):
-    """What is in a file's name is shown, not obeyed; a name need not be UTF-8."""
+    """Control characters in a file's name are shown, not obeyed; a name need not be UTF-8."""
     for name in (b"a\x1b[2J\n.txt", b"\xff\xfe.txt"):
         path = Path(os.fsdecode(os.fsencode(texts) + b"/" + name))
         path.touch()
@@ -179,7 +179,7 @@ def test_cuda_where_there_is_none(pretrain, capsys, monkeypatch):
 
 
 def test_lack_of_memory_is_one_line(pretrain, capsys, monkeypatch):
-    """What the estimate lets pass and the system does not."""
+    """The system may refuse memory that the estimate lets pass."""
 
     def build(*_: object) -> None:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nat line 3")

@@ -6,6 +6,8 @@ a finished training run again, no lock.
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import os
 import signal
@@ -19,10 +21,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretraining import train
+from pretraining import console, data, train
+from pretraining.errors import Stopped
+from pretraining.interrupt import Interrupt
 from pretraining.options import Options
 
-from tests.examples.runs import TWO, assert_same_bits, refusal
+from tests.examples.runs import TWO, assert_same_bits, contents, messages, refusal, temporaries
 from tests.examples.tiny import EXAMPLES, TINY
 
 pytestmark = pytest.mark.usefixtures("bare")
@@ -69,14 +73,6 @@ def test_resume_after_a_failure_gives_the_same_bits(pretrain, power_failure, dty
     code, folder = pretrain(*arguments, "--resume", name="broken")
     assert code == 0
     assert_same_bits(folder, folder.parent / "through")
-
-
-def test_the_seed_decides_the_bits(pretrain):
-    """Guards the comparison above: it can tell two runs apart."""
-    one = pretrain(*TWO, "--seeds=0", name="one")[1]
-    other = pretrain(*TWO, "--seeds=1", name="other")[1]
-    with pytest.raises(AssertionError):
-        assert_same_bits(one, other)
 
 
 def test_finished_trainings_are_not_run_again(pretrain, power_failure, monkeypatch, capsys):
@@ -166,3 +162,156 @@ def test_control_c_saves_and_says_how_to_go_on(texts: Path, tmp_path: Path, pret
     assert code == 0
     assert pretrain(*rest, name="through")[0] == 0
     assert_same_bits(folder, folder.parent / "through")
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+PLUS = "--strategies=plus"
+
+
+def raising_at(step: int, number: int):
+    """`train.learning_rate`, which also raises a signal at one step."""
+    original = train.learning_rate
+
+    def rate(at: int, options) -> float:
+        if at == step:
+            signal.raise_signal(number)
+        return original(at, options)
+
+    return rate
+
+
+@pytest.mark.sampled(every=8)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("step", [1, 4, 7])
+def test_a_signal_in_training(pretrain, capsys, monkeypatch, name: str, step: int):
+    number = getattr(signal, name)
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "learning_rate", raising_at(step, number))
+        code, folder = pretrain(PLUS, name="stopped")
+    assert code == 128 + number
+    assert signal.getsignal(number) is before
+    (line,) = messages(capsys)
+    assert line.startswith(f"pretrain.py: interrupted by {name}; go on from the last checkpoint")
+    assert line.endswith(" --resume")
+    state = torch.load(folder / "checkpoints" / "plus-seed0.pt", weights_only=True)
+    assert state["step"] == step
+    assert pretrain(PLUS, "--resume", name="stopped")[0] == 0
+    assert_same_bits(folder, pretrain(PLUS, name="through")[1])
+
+
+def test_a_signal_before_training_changes_nothing(pretrain, capsys, monkeypatch):
+    _, folder = pretrain(PLUS)
+    before = contents(folder)
+    original = data.load
+
+    def load(options) -> data.Corpus:
+        signal.raise_signal(signal.SIGTERM)
+        return original(options)
+
+    monkeypatch.setattr(data, "load", load)
+    capsys.readouterr()
+    assert pretrain(PLUS, "--overwrite")[0] == 143
+    assert messages(capsys) == ["pretrain.py: interrupted by SIGTERM"]
+    assert contents(folder) == before
+    assert os.listdir(folder.parent) == [folder.name]
+
+
+def test_ignored_signals_stay_ignored(pretrain, monkeypatch):
+    """nohup asks for it."""
+    monkeypatch.setattr(train, "learning_rate", raising_at(3, signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert pretrain(PLUS)[0] == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_signal_acts_as_always():
+    with Interrupt() as interrupt, interrupt.patience():
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.asked == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_in_the_middle_of_a_write_leaves_no_temporary_file(pretrain, capsys, monkeypatch):
+    from pretraining import files
+
+    original = os.fsync
+
+    def sync(descriptor: int) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        original(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", sync)
+        code, folder = pretrain(PLUS)
+    assert code == 143
+    assert not temporaries(folder)
+    assert pretrain(PLUS, "--resume")[0] == 0
+
+
+class Closed(io.StringIO):
+    """A stream whose other end is gone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def write(self, text: str) -> int:
+        raise OSError(self._number, os.strerror(self._number))
+
+    def flush(self) -> None:
+        self.write("")
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
+def test_a_closed_stdout_does_not_end_the_run(pretrain, capsys, monkeypatch, number: int):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Closed(number))
+        code, folder = pretrain(PLUS)
+    assert code == 1
+    (line,) = messages(capsys)
+    assert line == (
+        f"pretrain.py: error: cannot write to stdout: {os.strerror(number)}; the results are "
+        f"complete in {folder}"
+    )
+    assert "plus" in (folder / "summary.txt").read_text()
+    assert console.lost() is None
+
+
+@pytest.mark.parametrize("stream", [Closed(errno.EIO), None])
+def test_a_closed_stderr_does_not_end_the_run(pretrain, capsys, monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert pretrain(PLUS)[0] == 0
+
+
+def test_a_terminal_that_knows_ascii_only(pretrain, monkeypatch, tmp_path: Path):
+    with (tmp_path / "printed").open("w", encoding="ascii") as printed:
+        monkeypatch.setattr(sys, "stdout", printed)
+        assert pretrain(PLUS, "--seeds", "0", "1")[0] == 0
+    assert "mean over seeds ? sample" in (tmp_path / "printed").read_text()
+
+
+def test_signals_are_left_alone_outside_of_the_main_thread():
+    import threading
+
+    seen = []
+
+    def work() -> None:
+        with Interrupt() as interrupt:
+            seen.append(interrupt.asked)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [None]
+
+
+def test_stopped_is_no_exception():
+    """So that no `except Exception` on the way takes it."""
+    assert not issubclass(Stopped, Exception)

@@ -1,4 +1,4 @@
-"""What is said on paper, counted: parameters of models, bytes held and sent by processes."""
+"""Counts behind docs/scaling.md: parameters of models, bytes held and sent by processes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pretrain import main
 from pretraining import decoder, scaling
 from pretraining.dry_run import amount, state_bytes
 from pretraining.scaling import Mesh, Work
-from pretraining.shapes import SHAPES
+from pretraining.shapes import SHAPES, Shape
 
 from mcf.optim import PRECISIONS
 from tests.examples import together_cases
-from tests.examples.scaling_shapes import SMALL
 from tests.examples.tiny import EXAMPLES
 from tests.helpers.everyday import everyday
 from tests.helpers.processes import World, world
@@ -46,7 +45,7 @@ MORE += [("ddp", (2, 1, 1)), ("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp
 @pytest.mark.parametrize(("how", "sizes"), everyday([*MESHES, *MORE], MESHES))
 def test_bytes_held_and_sent_are_those_on_paper(world: World, how: str, sizes: Any) -> None:
     mesh = Mesh(*sizes)
-    work = Work(SMALL, 40, windows=2, micro_batches=1)
+    work = Work(Shape(*together_cases.SMALL), 40, windows=2, micro_batches=1)
     held, sent = scaling.memory(work, mesh), scaling.traffic(work, mesh)
     for found in world.run(mesh.devices, together_cases.held, how, sizes):
         for key in ("parameters", "gradients", "states"):

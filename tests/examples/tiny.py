@@ -1,7 +1,8 @@
-"""Where the examples are, and the smallest pretraining that still has every part."""
+"""Make `examples/` importable; the smallest pretraining that still has every part."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+if str(EXAMPLES) not in sys.path:
+    sys.path.insert(0, str(EXAMPLES))
 
 TINY = [
     "--layers=1", "--width=16", "--heads=2", "--context=16", "--batch-size=2", "--steps=7",

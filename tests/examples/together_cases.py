@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import resource
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.examples.tiny import EXAMPLES, torch_restored
+from tests.examples.tiny import torch_restored
 
 TINY = [
     "--layers=1", "--width=16", "--heads=2", "--context=16", "--batch-size=4", "--micro-batch=1",
@@ -33,11 +32,8 @@ def train(folder: str, *arguments: str, accident: str = "", rank: int = -1) -> t
         accident: the name of a function below, which is entered meanwhile.
         rank: the one process that it happens to; all, if -1.
     """
-    from torch import distributed
-
-    if str(EXAMPLES) not in sys.path:
-        sys.path.insert(0, str(EXAMPLES))
     from pretrain import main
+    from torch import distributed
 
     size, mine = distributed.get_world_size(), distributed.get_rank()
     where = {"RANK": str(mine), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
@@ -151,17 +147,19 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+# A shape for counting bytes: sizes that small meshes divide.
+SMALL = (True, 3, 32, 4, 2, 64, 16, 40)
+
+
 def held(how: str, sizes: tuple[Any, ...]) -> dict[str, float]:
     """Bytes of what this process has, and of what it sends in an update, counted."""
-    if str(EXAMPLES) not in sys.path:
-        sys.path.insert(0, str(EXAMPLES))
     from pretraining.parallel import Parallel
     from pretraining.scaling import Mesh
+    from pretraining.shapes import Shape
     from torch import distributed
 
     import mcf.optim
     from mcf.optim.sharding.shards import local
-    from tests.examples.scaling_shapes import SMALL
 
     sent = {"gather": 0.0, "scatter": 0.0, "reduce": 0.0}
 
@@ -180,9 +178,10 @@ def held(how: str, sizes: tuple[Any, ...]) -> dict[str, float]:
     def total(t: torch.Tensor) -> float:
         return t.numel() * t.element_size()
 
-    parallel = Parallel(SMALL, 40, 0, torch.device("cpu"), Mesh(*sizes), how, "engine", 1)
+    small = Shape(*SMALL)
+    parallel = Parallel(small, 40, 0, torch.device("cpu"), Mesh(*sizes), how, "engine", 1)
     optimizer = mcf.optim.AdamW(parallel.named_parameters(), precision="split16_sr")
-    windows = torch.arange(2 * (SMALL.context + 1)).view(2, -1) % 40
+    windows = torch.arange(2 * (small.context + 1)).view(2, -1) % 40
     gather = getattr(distributed, "all_gather_single", None)
     name = "all_gather_single" if gather is not None else "all_gather_into_tensor"
     scatter = "reduce_scatter_single" if gather is not None else "reduce_scatter_tensor"
@@ -215,7 +214,7 @@ def held(how: str, sizes: tuple[Any, ...]) -> dict[str, float]:
 
 
 class Functional(TorchDispatchMode):
-    """What tensor parallelism sends, by operators of its own, as if all numbers were of 16 bits.
+    """Bytes that tensor parallelism sends, by operators of its own, as if all numbers had 16 bits.
 
     On a CPU activations are float32, and gradients of norms are not.
     """

@@ -1,64 +1,22 @@
-"""What the optimizer tests share: the arithmetics there are, made-up training, snapshots."""
+"""Made-up training of optimizers, snapshots of them, and what they refuse."""
 
 from __future__ import annotations
 
-import dataclasses
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
 
-import mcf.optim
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.storage.strategies import STRATEGIES
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell
-
-BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-
-# Every operation rounded to 16 bits: only where nothing is stored in float32.
-STRICT = ("plain", "kahan", "light", "plus")
-# Bits of bf16, the upper half of a float32.
-BF16_ONLY = tuple(name for name, s in STRATEGIES.items() if s.bf16_only)
-
-# What rounds at random has its own tests: models of the other strategies are not of these.
-AT_RANDOM = tuple(name for name, s in STRATEGIES.items() if s.random)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One arithmetic of AdamW or SGD: a precision on parameters of a dtype."""
-
-    precision: str
-    dtype: torch.dtype
-    compute_dtype: torch.dtype
-
-    def __str__(self) -> str:
-        short = {BF16: "bf16", FP16: "fp16", FP32: "fp32", FP64: "fp64"}
-        return f"{self.precision}-{short[self.dtype]}-in-{short[self.compute_dtype]}"
-
-    @property
-    def strict(self) -> bool:
-        """Whether every operation is rounded to the parameter's format."""
-        return self.compute_dtype != FP32
-
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments that select it."""
-        return {"precision": self.precision, "compute_dtype": self.compute_dtype}
-
-
-def cases(
-    precisions: Sequence[str] = mcf.optim.PRECISIONS, dtypes: Sequence[torch.dtype] = (BF16, FP16)
-) -> list[Case]:
-    """Every arithmetic of some precisions on 16-bit parameters."""
-    wide = [Case(p, d, FP32) for d in dtypes for p in precisions if d == BF16 or p not in BF16_ONLY]
-    return wide + [Case(p, d, d) for d in dtypes for p in precisions if p in STRICT]
-
-
-# float32 and float64 parameters have one arithmetic under every precision.
-FULL = [Case("plus", FP32, FP32), Case("plus", FP64, FP32)]
+from tests.optim.arithmetics import FP64
 
 
 def random(shape: Sequence[int] | int, dtype: torch.dtype, seed: int, scale: float = 1.0) -> Tensor:
@@ -79,6 +37,12 @@ def steps(optimizer: torch.optim.Optimizer, count: int, seed: int = 1, scale: fl
         optimizer.step()
 
 
+def give_gradients(optimizer: torch.optim.Optimizer, t: int) -> None:
+    """Set seeded gradients of a step, each parameter's own."""
+    for k, p in enumerate(parameters(optimizer)):
+        p.grad = random(p.shape, p.dtype, 100 * t + k, 0.1)
+
+
 def parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """All parameters, in order."""
     for group in optimizer.param_groups:
@@ -95,6 +59,38 @@ def stored(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         for name, value in optimizer.state.get(p, {}).items():
             found[f"{k}.{name}"] = value.clone()
     return found
+
+
+class Given(Parameter):
+    """A parameter that takes any gradient."""
+
+    @property
+    def grad(self) -> Any:
+        return self.__dict__.get("given")
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.__dict__["given"] = value
+
+
+def force(p: Tensor, g: Tensor) -> None:
+    """Set a gradient that torch may refuse."""
+    p.__class__ = Given
+    p.grad = g
+
+
+def give(p: Tensor, g: Tensor) -> None:
+    """Set a gradient of any dtype; before torch 2.10 a plain parameter takes only its own."""
+    if hasattr(p, "grad_dtype"):
+        p.grad_dtype = g.dtype
+        p.grad = g
+    else:
+        force(p, g)
+
+
+def without_gradients(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a result of `stored` without gradients."""
+    return {name: t for name, t in found.items() if not name.endswith(".grad")}
 
 
 def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], what: str = "") -> None:
@@ -118,3 +114,56 @@ def second_moment(optimizer: torch.optim.Optimizer, p: Tensor) -> Tensor:
     return state["exp_avg_sq"].double() + (
         state["exp_avg_sq_lo"].double() if "exp_avg_sq_lo" in state else 0.0
     )
+
+
+def refuses(optimizer: Any, error: Any, words: str) -> BaseException:
+    """Fail unless step() raises with these words and no bit, state or count is different after."""
+    before = stored(optimizer)
+    with pytest.raises(error, match=words) as found:
+        optimizer.step()
+    assert_same(stored(optimizer), before)
+    return found.value
+
+
+def copy_weights(target: torch.optim.Optimizer, source: torch.optim.Optimizer) -> None:
+    """Give an optimizer's parameters the values of another's."""
+    for p, q in zip(parameters(target), parameters(source), strict=True):
+        p.data.copy_(q.data)
+
+
+def through_file(state: Any) -> Any:
+    """Save and load an object as checkpoints are."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def scaler(scale: float = 2.0**10, **options: Any) -> GradScaler:
+    """A GradScaler whose scale is there from the start."""
+    made = GradScaler("cpu", init_scale=scale, **options)
+    made.scale(torch.zeros(1))
+    return made
+
+
+class _Seen(TorchDispatchMode):
+    """Sees operators alone, so that kernels are not called otherwise."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_full(optimizer: Any) -> Any:
+    """Return the optimizer with each step checked in full and made by the opaque operator."""
+    take = optimizer._take
+
+    def taken(steps: Any, request: Any) -> None:
+        steps.forget()
+        with _Seen():
+            take(steps, request)
+        assert steps._repeat is None
+
+    optimizer._take = taken
+    return optimizer

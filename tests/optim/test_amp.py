@@ -10,42 +10,26 @@ from typing import Any
 
 import pytest
 import torch
-from torch.amp import GradScaler
 from torch.nn import Parameter
 
 import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, Case, cases
 from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    Case,
     assert_same,
-    cases,
     parameter,
     random,
+    scaler,
     steps,
     stored,
+    without_gradients,
 )
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
 
-def scaler(scale: float = 2.0**10, **options: Any) -> GradScaler:
-    """A GradScaler whose scale is there from the start."""
-    made = GradScaler("cpu", init_scale=scale, **options)
-    made.scale(torch.zeros(1))
-    return made
-
-
-def without_gradients(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: t for name, t in found.items() if not name.endswith(".grad")}
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
@@ -83,7 +67,6 @@ SUPPORT: list[tuple[str, Any, bool]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(("what", "make", "supports"), SUPPORT, ids=[s[0] for s in SUPPORT])
 def test_who_divides_by_the_scale(what: str, make: Any, supports: bool) -> None:
     # Lightning, whose "bf16-mixed" needs no scaler, clips no gradients where the step would.
@@ -91,7 +74,6 @@ def test_who_divides_by_the_scale(what: str, make: Any, supports: bool) -> None:
     assert getattr(optimizer, "_step_supports_amp_scaling", False) is supports
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_either_way_the_bits_are_the_same(dtype: torch.dtype) -> None:
     results = []
@@ -110,7 +92,6 @@ def test_either_way_the_bits_are_the_same(dtype: torch.dtype) -> None:
     assert_same(*results)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_lightning_clips() -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     from lightning.pytorch.plugins import MixedPrecision
@@ -148,7 +129,6 @@ def test_a_skipped_step_changes_no_bit(case: Case, bad: float) -> None:
         assert all(optimizer.state[p]["step"].item() == before_steps + 1 for p in params)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_unscaled_before_as_for_clipping() -> None:
     # The documented order of torch: unscale_, clip_grad_norm_, step.
     results = []
@@ -172,19 +152,18 @@ def test_unscaled_before_as_for_clipping() -> None:
     assert_same(without_gradients(stored(optimizer)), before)
 
 
-def test_a_scale_of_ones_own() -> None:
-    # A user may set grad_scale (the number gradients are too large by) for every step.
+@pytest.mark.parametrize("own", [4.0, torch.tensor(4.0), torch.tensor([4.0])])
+def test_a_scale_of_ones_own_divides_every_step(own: Any) -> None:
     results = []
-    for own in (None, 4.0, torch.tensor(4.0), torch.tensor([4.0])):
+    for scale in (None, own):
         p = Parameter(torch.ones(5, dtype=BF16))
         optimizer = AdamW([p], 1e-2)
-        if own is not None:
-            optimizer.grad_scale = own
-        p.grad = torch.full_like(p, 1.0 if own is None else 4.0)
+        if scale is not None:
+            optimizer.grad_scale = scale
+        p.grad = torch.full_like(p, 1.0 if scale is None else 4.0)
         optimizer.step()
         results.append(without_gradients(stored(optimizer)))
-    for other in results[1:]:
-        assert_same(other, results[0])
+    assert_same(*results)
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)

@@ -14,13 +14,13 @@ from torch import nn
 
 import mcf
 from mcf.optim import PRECISIONS, SGD, AdamW, Muon
-from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, random, steps, stored
-from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
+from tests.optim.arithmetics import BF16, FP16, FP32
+from tests.optim.helpers import assert_same, parameter, random, steps, stored, through_file
+from tests.optim.variants import RECENT_RULES, VARIANTS
 
 if not dist.is_available():
     pytest.skip("torch without torch.distributed", allow_module_level=True)
 
-from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -28,7 +28,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tests.helpers.everyday import everyday
-from tests.optim.state_dict_cases import through_file
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -106,36 +105,16 @@ def test_all_options(flags: tuple[bool, ...], strict: bool) -> None:
     assert_resumes(AdamW, {"capturable": True}, strict=strict, twice=True, **kept)
 
 
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_all_precisions(precision: str) -> None:
-    assert_resumes(AdamW, {"precision": precision}, full_state_dict=True)
+_RULES = [(v.make, {**v.options, "lr": 0.01}) for v in [*VARIANTS, *RECENT_RULES]]
 
 
 @pytest.mark.sampled(every=6)
-@pytest.mark.parametrize("variant", [*VARIANTS, *recent(0)], ids=str)
-def test_all_rules(variant: Variant) -> None:
-    options = {**variant.options, "lr": 0.01}
-    assert_resumes(variant.make, options, full_state_dict=True, cpu_offload=True)
-    assert_resumes(variant.make, options, flatten_optimizer_state_dict=True)
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
-def test_its_files(tmp_path: Any) -> None:
-    model, optimizer = made(AdamW)
-    model.train_on(optimizer, 0, 3)
-    checkpoint.save(
-        {"optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id=tmp_path
-    )
-    other, again = made(AdamW)
-    other.load_state_dict(copy.deepcopy(model.state_dict()))
-    state = {"optimizer": get_optimizer_state_dict(other, again)}
-    checkpoint.load(state, checkpoint_id=tmp_path)
-    set_optimizer_state_dict(other, again, state["optimizer"])
-    for m, o in ((model, optimizer), (other, again)):
-        m.train_on(o, 3, 5)
-    assert_same(stored(again), stored(optimizer))
+@pytest.mark.parametrize(
+    ("make", "options"), [*((AdamW, {"precision": p}) for p in PRECISIONS), *_RULES], ids=str
+)
+def test_all_precisions_and_rules_resume(make: Any, options: dict[str, Any]) -> None:
+    assert_resumes(make, options, full_state_dict=True, cpu_offload=True)
+    assert_resumes(make, options, flatten_optimizer_state_dict=True)
 
 
 @pytest.mark.parametrize("make", [*dict.fromkeys(v.make for v in [*VARIANTS, *RECENT_RULES]), Muon])
@@ -177,7 +156,6 @@ def test_compute_dtype_by_name(dtype: torch.dtype) -> None:
         AdamW([parameter(5, FP16)], compute_dtype="double")
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_torchs_own_checkpoints_say_what_loads_them() -> None:
     theirs = torch.optim.AdamW([parameter(5, FP32)], foreach=False)
     steps(theirs, 1)

@@ -11,6 +11,7 @@ Large tensors, whose cuts are the same at every step, take 2.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,20 +27,20 @@ from mcf.kernels.torch.reference import BLOCK as TORCH_BLOCK
 from mcf.optim import AdamW
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
-    assert_same,
-    cases,
-    parameter,
-    random,
-    stored,
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
+from tests.optim.coded_moments import PAIRS as CODED
+from tests.optim.coded_moments import RULES
+from tests.optim.helpers import assert_same, parameter, random, stored
+from tests.optim.variants import (
+    COMPOSED,
+    RANDOM,
+    RECENT_RULES,
+    VARIANTS,
+    Variant,
+    named,
+    pairs,
+    row_or_column,
 )
-from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, named, pairs, row_or_column
 
 ADAMW = everyday(cases() + FULL, lambda case: row_or_column(named("adamw"), case))
 # fp16 arithmetic needs an eps that it can hold.
@@ -107,7 +108,7 @@ def large(dtype: torch.dtype) -> list[Layout]:
 
 
 def a_block_and_more(dtype: torch.dtype) -> list[Layout]:
-    """For the interpreter: across a block of Triton's kernels, and some awkward ones."""
+    """Tensors for the interpreter: across a block of Triton's kernels, and some awkward ones."""
     return [dense((1024 + 5,), dtype), *(awkward(dtype)[k] for k in (0, 2, 4, 6))]
 
 
@@ -148,7 +149,6 @@ def counts(case: Case, count: int) -> int:
     return 100 if case in LONG else count
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
@@ -158,7 +158,6 @@ def test_numba_is_torch_adamw(case: Case, count: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.* of the sampled updates")
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=12, slow=3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
@@ -167,14 +166,12 @@ def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) ->
     compare("numba", variant.make, count, awkward(case.dtype), **options)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", LARGE_CASES, ids=str)
 def test_numba_is_torch_large(case: Case) -> None:
     compare("numba", AdamW, 2, large(case.dtype), **OPTIONS, **case.options())
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=18)
 @needs_triton
 @pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.slow)])
@@ -193,15 +190,35 @@ def test_triton_is_torch_other_rules(variant: Variant, case: Case) -> None:
     compare("triton", variant.make, count, a_block_and_more(case.dtype)[:3], **options)
 
 
-def test_layouts_are_what_they_claim() -> None:
-    made = awkward(BF16)
-    strides = [p.stride() for p, _ in made]
-    assert (14, 2) in strides, "sliced"
-    assert (1, 11) in strides, "transposed"
-    assert (2, 30, 6) in strides, "sliced and permuted"
-    assert [0 in g(0).stride() for _, g in made].count(True) == 1, "expanded gradient"
-    params = [Parameter(p) for p, _ in made]
-    assert [p.stride() for p in params] == strides
+# Storages and roundings whose kernels are others; a rule with codes, or AdamW.
+STORED: dict[str, tuple[Any, dict[str, Any]]] = {
+    **{str(p): (AdamW, {"precision": p}) for p in COMPOSED},
+    **{"-".join(o.values()): (AdamW, o) for o in RANDOM},
+    **{f"{rule}-{p}": (RULES[rule], {"precision": p}) for rule, p in CODED},
+}
+# With metrics it is another kernel.
+for _name in ("plus-stochastic", "8bit"):
+    STORED[f"{_name}-metrics"] = (AdamW, {**STORED[_name][1], "track_metrics": True})
+# By default a few, since each compiles a loop or runs in the interpreter.
+_FEW = {("numba", n) for n in ("pair_float32_pair", "stochastic", "stable-8bit")}
+_FEW |= {("numba", "plus-stochastic-metrics"), ("triton", "adan-4bit"), ("triton", "ademamix-8bit")}
+_FEW |= {("triton", n) for n in ("pair_float32_pair", "stochastic", "sgd-8bit", "lion-8bit")}
+_FEW |= {("triton", "muon-8bit")}
+
+
+@pytest.mark.parametrize(
+    ("executor", "name"),
+    everyday(itertools.product(("numba", "triton"), STORED), lambda *x: x in _FEW),
+)
+def test_storages_have_the_bits_of_torch(executor: str, name: str) -> None:
+    if executor == "triton":
+        pytest.importorskip("triton", reason="the GPU executor: triton is for Linux only")
+    make, options = STORED[name]
+    made = [*awkward(BF16), dense((5, 8), BF16)]
+    if "muon" in name:
+        # One matrix, whose product's bits follow its number of threads.
+        made = [dense((3, 41), BF16)]
+    compare(executor, make, 3, made, **options)
 
 
 @pytest.mark.slow
@@ -238,7 +255,7 @@ def test_other_tensors_of_the_step_change_nothing(executor: str) -> None:
         params = [p, *others] if first else [*others, p]
         optimizer = AdamW(params, **OPTIONS)
         with mcf.executor(executor):
-            for t in range(10):
+            for t in range(4):
                 for other in others:
                     other.grad = random(other.shape, other.dtype, t + 50, 0.1)
                 p.grad = random((17, 5), BF16, t + 1, 0.1)
@@ -246,7 +263,8 @@ def test_other_tensors_of_the_step_change_nothing(executor: str) -> None:
         return {"param": p.detach(), **optimizer.state[p]}
 
     alone = train_one([], first=True)
-    others = [parameter(s, d, 2) for s in (0, 1, 70_000) for d in (BF16, FP16, FP32)]
+    others = [parameter(s, d, 2) for s in (0, 1) for d in (BF16, FP16, FP32)]
+    others.append(parameter(70_000, BF16, 2))
     others[2].data[:] = torch.nan
     for together in (train_one(others, first=True), train_one(others, first=False)):
         for name, tensor in alone.items():

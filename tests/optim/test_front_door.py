@@ -20,7 +20,7 @@ from torch import nn
 import mcf
 from mcf.optim import SGD, AdamW, collage, load_converted
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16
+from tests.optim.arithmetics import BF16
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -184,14 +184,22 @@ def test_a_step_without_gradients_does_not_warn_where_somebody_holds_a_parameter
 # -- threads ------------------------------------------------------------------------------------
 
 
+def in_threads(step: Any, count: int = 4) -> None:
+    threads = [threading.Thread(target=step) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 def test_steps_of_several_threads_are_all_counted(executor: str) -> None:
     p = nn.Parameter(torch.ones(64, dtype=BF16))
     p.grad = torch.ones_like(p)
+    failed = []
     with mcf.executor(executor):
         optimizer = AdamW([p], precision="plus", check_numerics=False)
         optimizer.step()
-        failed = []
 
         def run() -> None:
             try:
@@ -200,11 +208,7 @@ def test_steps_of_several_threads_are_all_counted(executor: str) -> None:
             except Exception as error:
                 failed.append(error)
 
-        threads = [threading.Thread(target=run) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(run)
     assert not failed
     assert optimizer.state[p]["step"] == 201
 
@@ -223,11 +227,7 @@ def test_steps_of_a_wrapped_class_wait_for_each_other() -> None:
     p = nn.Parameter(torch.ones(4, dtype=BF16))
     p.grad = torch.ones_like(p)
     optimizer = collage(Watched, [p], lr=2.0**-3)
-    threads = [threading.Thread(target=optimizer.step) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(optimizer.step)
     assert max(most) == 1
     assert_same_bits(p.detach(), torch.full((4,), 0.5, dtype=BF16))
 

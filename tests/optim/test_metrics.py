@@ -20,14 +20,9 @@ import mcf
 from mcf.kernels.formats import format_of
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits, numbers
+from tests.optim.arithmetics import BF16, FP32, FP64, FULL, Case, cases
 from tests.optim.helpers import (
-    BF16,
-    FP32,
-    FP64,
-    FULL,
-    Case,
     assert_same,
-    cases,
     parameter,
     parameters,
     random,
@@ -36,8 +31,7 @@ from tests.optim.helpers import (
     stored,
     value,
 )
-from tests.optim.register_model import Registers
-from tests.optim.strict_model import Strict
+from tests.optim.models import Registers, Strict
 from tests.optim.variants import NEW, Variant, named, pairs
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-4, "weight_decay": 0.1}
@@ -59,20 +53,19 @@ def intended(
     make: Any, case: Case, before: dict[str, Tensor], g: Tensor, t: int, **options: Any
 ) -> Tensor:
     """The update d of one step, in float64."""
+    rule = make.__name__.lower()
     if case.strict:
         strict = RecordingStrict(format_of(case.dtype), case.precision)
-        step = getattr(strict, make.__name__.lower())
         columns = {n: numbers(x) for n, x in before.items() if x.shape == g.shape}
         found = []
         for k, gradient in enumerate(numbers(g)):
-            step({n: c[k] for n, c in columns.items()}, gradient, t=t, **options)  # type: ignore[misc]
+            strict.after(rule, {n: c[k] for n, c in columns.items()}, gradient, t=t, **options)
             found.append(strict.update)
         return torch.tensor(found, dtype=FP64)
     full = case.dtype in (FP32, FP64)
     wide = RecordingRegisters("plain" if full else case.precision, case.dtype)
-    state = {n: x.double().numpy().astype(wide.kind) for n, x in before.items()}
-    step = getattr(wide, make.__name__.lower())
-    step(state, g.double().numpy().astype(wide.kind), t=t, **options)  # type: ignore[arg-type]
+    state = {n: wide.register(x) for n, x in before.items()}
+    wide.after(rule, state, wide.register(g), t=t, **options)
     update: Tensor = wide.update  # type: ignore[attr-defined]
     return update
 
@@ -123,7 +116,6 @@ def assert_close(measured: dict[str, Any], expected: dict[str, float]) -> None:
             assert measured[name] == pytest.approx(wanted, rel=1e-4), name
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", cases(dtypes=(BF16,)) + FULL, ids=str)
 def test_adamw(case: Case) -> None:
@@ -153,7 +145,7 @@ def test_other_rules(variant: Variant, case: Case) -> None:
     assert_close(measured, expected)
 
 
-@pytest.mark.parametrize("executor", ["torch", "numba"])
+@pytest.mark.parametrize("executor", ["torch", pytest.param("numba", marks=pytest.mark.slow)])
 def test_accuracy_on_a_large_tensor(executor: str) -> None:
     with mcf.executor(executor):
         measured, expected = one_more_step(AdamW, Case("plain", BF16, FP32), 300_000, **ADAMW)
@@ -251,40 +243,30 @@ def test_a_tensor_in_pieces(executor: str) -> None:
     assert 0 < found[0]["lost_param"] < 1
 
 
+@pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_nothing_to_measure(make: Any) -> None:
-    empty = Parameter(torch.zeros(0, dtype=BF16))
+    with pytest.raises(RuntimeError, match="track_metrics=True"):
+        make([parameter(3, BF16)]).metrics()
+    empty, unused = Parameter(torch.zeros(0, dtype=BF16)), parameter(3, BF16)
     empty.grad = torch.zeros_like(empty)
-    unused = parameter(3, BF16)
-    for params in ([empty], [unused]):
-        optimizer = make(params, track_metrics=True)
-        with mcf.executor("torch"):
-            optimizer.step()
+    still = make([p := parameter(20, BF16)], 0.5, track_metrics=True)
+    steps(still, 1)
+    still.param_groups[0]["lr"] = 0.0
+    p.grad = torch.zeros_like(p)
+    for optimizer in (*(make([x], track_metrics=True) for x in (empty, unused)), still):
+        if optimizer is not still:
+            with pytest.raises(RuntimeError, match="needs a step first"):
+                optimizer.metrics()
+        optimizer.step()
         found = optimizer.metrics()
         assert found["update_norm"] == found["edq"] == 0
-        assert math.isnan(found["lost_param"])
+        lost = found["lost_param"]
+        assert lost == 0 if optimizer is still else math.isnan(lost)
         assert ("lost_exp_avg_sq" in found) == (make is AdamW)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
-def test_only_the_last_step_counts() -> None:
-    p = parameter(20, FP32)
-    optimizer = AdamW([p], **ADAMW, track_metrics=True)
-    steps(optimizer, 1)
-    optimizer.param_groups[0]["lr"] = 0.0
-    steps(optimizer, 1)
-    assert optimizer.metrics()["update_norm"] == 0
-    assert optimizer.metrics()["lost_param"] == 0
-
-
-def test_errors() -> None:
-    with pytest.raises(RuntimeError, match="track_metrics=True"):
-        AdamW([parameter(3, BF16)]).metrics()
-    optimizer = AdamW([parameter(3, BF16)], track_metrics=True)
-    with pytest.raises(RuntimeError, match="needs a step first"):
-        optimizer.metrics()
-
-
+@pytest.mark.usefixtures("on_torch")
 def test_lost_additions_by_hand() -> None:
     # 1 + 2^-10 is lost in bf16, 2^-5 + 2^-10 is not; a zero update is not an addition.
     p = Parameter(torch.tensor([1.0, 2.0**-5, 1.0, 2.0**-10], dtype=BF16))

@@ -26,26 +26,14 @@ from mcf.kernels.formats import format_of
 from mcf.optim import Muon
 from mcf.optim.rules import muon
 from tests.helpers import assert_same_bits, numbers
-from tests.optim.helpers import (
-    AT_RANDOM,
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    Case,
-    assert_same,
-    cases,
-    parameter,
-    random,
-    steps,
-    stored,
-    value,
-)
-from tests.optim.register_model import Registers
-from tests.optim.strict_model import Strict
-from tests.optim.torch_cases import optim_db
+from tests.optim.arithmetics import AT_RANDOM, BF16, FP16, FP32, FP64, Case, cases
+from tests.optim.helpers import assert_same, parameter, random, steps, stored, through_file, value
+from tests.optim.models import Registers, Strict
+from tests.optim.test_state_dict import assert_round_trip
+from tests.optim.test_torch_inputs import optim_db
 
 pytestmark = pytest.mark.usefixtures("on_torch")
+
 
 INFO = next(info for info in optim_db if info.name == "Muon")
 INPUTS = [(case.desc, case.kwargs) for case in INFO.optim_inputs_func(device="cpu", dtype=FP64)]
@@ -140,7 +128,6 @@ def run(make: Any, dtype: torch.dtype, kwargs: dict[str, Any], count: int = 10) 
     return params
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(("desc", "kwargs"), INPUTS, ids=[d for d, _ in INPUTS])
 def test_float64_is_torchs(desc: str, kwargs: dict[str, Any]) -> None:
     # The matrix is rounded to bf16 before it is orthogonalised, which hides that ours differs from
@@ -163,25 +150,6 @@ def test_an_unclamped_rate_is_that_of_the_shape() -> None:
         unclamped = stepped(shape, 2.0**-4, "spectral_unclamped")
         assert torch.equal(unclamped, stepped(shape, 2.0**-4 * share, "original"))
     assert not torch.equal(unclamped, stepped((8, 2), 2.0**-4, "match_rms_adamw"))
-
-
-@pytest.mark.parametrize("case", [Case("light", BF16, FP32), Case("light", FP16, FP32)], ids=str)
-def test_low_precision_follows(case: Case) -> None:
-    # The buffer in 16 bits is off by u, which turns singular directions whose values are small:
-    # by far less than the steps' own length, 10 lr a.
-    mine = [Parameter(random(s, case.dtype, k)) for k, s in enumerate(SHAPES)]
-    truth = [Parameter(p.detach().double()) for p in mine]
-    options = {"lr": 1e-2, "weight_decay": 0.1}
-    ours, exact = Muon(mine, **options, **case.options()), torch.optim.Muon(truth, **options)
-    for t in range(10):
-        for k, (p, q) in enumerate(zip(mine, truth, strict=True)):
-            p.grad = random(p.shape, case.dtype, 100 * t + k + 50, 0.1)
-            q.grad = p.grad.double()
-        ours.step()
-        exact.step()
-    for k, (p, q) in enumerate(zip(mine, truth, strict=True)):
-        start = random(SHAPES[k], case.dtype, k).double()
-        assert (value(ours, p) - q.detach()).norm() < 0.02 * (q.detach() - start).norm()
 
 
 def layouts(dtype: torch.dtype) -> list[tuple[Tensor, Any]]:
@@ -232,19 +200,9 @@ def test_checkpoints_go_on_with_the_same_bits(case: Case) -> None:
         params = [parameter(s, case.dtype, k) for k, s in enumerate(SHAPES)]
         return Muon(params, **OPTIONS, **case.options())
 
-    optimizer, other = make(), make()
-    steps(optimizer, 3)
-    for p, q in zip(
-        other.param_groups[0]["params"], optimizer.param_groups[0]["params"], strict=True
-    ):
-        p.data.copy_(q.data)
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each in (optimizer, other, copy.deepcopy(optimizer)):
-        steps(each, 3, seed=7)
-    assert_same(stored(other), stored(optimizer))
+    assert_round_trip(make, through_file)
 
 
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_clipping_and_a_loss_scale_are_those_of_the_gradient() -> None:
     # The first half alone sees them; twice would shrink the orthogonalised matrix too.
     results = []
@@ -293,10 +251,37 @@ def test_not_finite_gradients_stay_in_their_matrix() -> None:
     assert_same_bits(q.detach(), alone.detach())
 
 
-def test_an_empty_matrix_has_nothing_to_step() -> None:
+# -- interface -------------------------------------------------------------------------------------
+
+
+def test_empty_matrix_is_counted() -> None:
     for shape in ((0, 3), (3, 0)):
-        p = parameter(shape, BF16)
-        optimizer = Muon([p])
-        p.grad = torch.zeros_like(p)
-        optimizer.step()
+        optimizer = Muon([p := parameter(shape, BF16)])
+        steps(optimizer, 1)
         assert optimizer.state[p]["step"].item() == 1
+
+
+def test_only_matrices() -> None:
+    good = parameter((3, 4), BF16)
+    for shape, size in (((2, 3, 4), r"\(2, 3, 4\)"), ((5,), r"\(5,\)"), ((), r"\(\)")):
+        with pytest.raises(
+            ValueError, match=rf"Muon only supports 2D .* size: {size}, params\[1\]"
+        ):
+            Muon([good, parameter(shape, BF16)])
+    optimizer = Muon([good])
+    with pytest.raises(
+        ValueError, match=r"Muon only supports 2D .*params\[0\] of param_groups\[1\]"
+    ):
+        optimizer.add_param_group({"params": parameter(5, BF16)})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_float32_run_of_torch_is_converted_exactly() -> None:
+    p = parameter((4, 5), FP32, 1)
+    theirs = torch.optim.Muon([p], 0.02)
+    steps(theirs, 2)
+    buffer = theirs.state[p]["momentum_buffer"].clone()
+    ours, _ = mcf.optim.convert(theirs, precision="master")
+    assert isinstance(ours, Muon)
+    assert ours.param_groups[0]["lr"] == 0.02
+    assert_same_bits(ours.state[p]["momentum_buffer"], buffer)

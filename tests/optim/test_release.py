@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import mcf
 from mcf.optim import SGD, AdamW, GradientAccumulator, GradientRelease
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError
-from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, random, stored
-from tests.optim.test_amp import scaler
+from tests.optim.arithmetics import BF16, FP32
+from tests.optim.helpers import assert_same, parameter, parameters, random, scaler, stored
 from tests.optim.test_schedulers import SCHEDULES
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -26,6 +30,10 @@ def model() -> nn.Module:
     tied = nn.Sequential(layers, layers[3], nn.Linear(16, 1)).to(BF16)
     tied[0][2].to(FP32)
     return tied
+
+
+def plain_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).to(BF16)
 
 
 def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
@@ -52,25 +60,28 @@ def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
     return stored(optimizer)
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"precision": "plain", "max_grad_value": 1e-3},
+    {"precision": "stochastic"},
+    {"precision": "bf16_sr"},
+    {"precision": "8bit"},
+]
+
+
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"precision": "plain", "max_grad_value": 1e-3},
-        {"precision": "stochastic"},
-        {"precision": "bf16_sr"},
-    ],
+    ("make", "options"),
+    [(AdamW, {"precision": "4bit"}), *((make, o) for o in OPTIONS for make in (AdamW, SGD))],
     ids=str,
 )
-def test_same_bits(make: Any, options: dict[str, Any]) -> None:
+def test_released_steps_have_the_same_bits(make: Any, options: dict[str, Any]) -> None:
     assert_same(train(make, True, **options), train(make, False, **options))
 
 
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_any_scheduler(name: str) -> None:
+def test_any_scheduler_has_the_same_rates_and_bits(name: str) -> None:
     # Schedulers put a `step` of their own on the optimizer, and warn of one that was not called.
     results, rates = [], []
     for released in (True, False):
@@ -82,20 +93,17 @@ def test_any_scheduler(name: str) -> None:
         later.grad = torch.ones_like(later) if released else None
         optimizer.add_param_group({"params": [later]})
         with warnings.catch_warnings():
-            # SequentialLR, which steps its parts as it is made.
+            # SequentialLR steps its parts as it is made, and later with a deprecated `epoch`.
             warnings.simplefilter("ignore")
             schedule = SCHEDULES[name](optimizer)
-        for t in range(4):
-            net(random((4, 8), BF16, t)).float().square().mean().backward()
-            if not released:
-                optimizer.step()
-                optimizer.zero_grad()
-            assert not optimizer.state.get(later)
-            with warnings.catch_warnings():
-                # Its parts again: `epoch` is deprecated.
-                warnings.filterwarnings("ignore", message="The epoch parameter")
+            for t in range(4):
+                net(random((4, 8), BF16, t)).float().square().mean().backward()
+                if not released:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                assert not optimizer.state.get(later)
                 schedule.step(1.0) if name == "ReduceLROnPlateau" else schedule.step()
-            rates.append(optimizer.param_groups[0]["lr"])
+                rates.append(optimizer.param_groups[0]["lr"])
         assert {optimizer.state[p]["step"].item() for p in net.parameters()} == {4}
         assert (release is not None) == released
         later.grad = None
@@ -174,19 +182,6 @@ def test_not_finite_names_the_parameter() -> None:
     assert_same(stored(optimizer), before)
 
 
-def test_hooks_of_the_step_see_only_its_calls() -> None:
-    net = model()
-    optimizer = AdamW(net.parameters())
-    seen: list[int] = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append(1))
-    GradientRelease(optimizer)
-    net(random((4, 8), BF16, 0)).sum().backward()
-    assert seen == []
-    optimizer.step()
-    assert seen == [1]
-
-
-@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_refused() -> None:
     def made(**options: Any) -> AdamW:
         return AdamW([nn.Parameter(torch.zeros(3))], **options)
@@ -208,3 +203,99 @@ def test_refused() -> None:
         GradientRelease(torch.optim.SGD([nn.Parameter(torch.zeros(3))]))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="does not go with a GradScaler"):
         scaler().step(twice)
+
+
+# -- reducers --------------------------------------------------------------------------------------
+
+
+WORDS = "does not go with DistributedDataParallel: each process would step on its own gradients"
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    with mcf.executor("torch"):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("group")
+def test_wrapped_before() -> None:
+    net = plain_model()
+    wrapped = nn.Sequential(DistributedDataParallel(net))
+    optimizer = AdamW(wrapped.parameters())
+    with pytest.raises(RuntimeError, match=WORDS):
+        GradientRelease(optimizer)
+    # As if it had not been asked.
+    wrapped(random((2, 4), BF16, 0)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    optimizer.step()
+    assert all(optimizer.state[p]["step"].item() == 1 for p in net.parameters())
+    # Other parameters are no concern of it, nor is one that is no more.
+    GradientRelease(AdamW(plain_model().parameters())).remove()
+    del wrapped
+    gc.collect()
+    GradientRelease(optimizer).remove()
+
+
+@pytest.mark.usefixtures("group")
+def test_wrapped_after() -> None:
+    net = plain_model()
+    optimizer = AdamW(net.parameters())
+    release = GradientRelease(optimizer)
+    with pytest.raises(RuntimeError, match=rf"{WORDS}.*GradientRelease.remove\(\) ends"):
+        DistributedDataParallel(net)
+    net(random((2, 4), BF16, 0)).sum().backward()
+    assert all(p.grad is None for p in net.parameters())
+    # Other modules may be wrapped, and this one when the release has ended.
+    DistributedDataParallel(plain_model())
+    release.remove()
+    DistributedDataParallel(net)(random((2, 4), BF16, 0)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    optimizer.step()
+
+
+@pytest.mark.usefixtures("group")
+def test_parameters_that_it_leaves_alone() -> None:
+    for after in (True, False):
+        net = plain_model()
+        own = [p for name, p in net.named_parameters() if name.startswith("2.")]
+        names = [name for name, _ in net.named_parameters() if name.startswith("2.")]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, names)
+        if not after:
+            wrapped = DistributedDataParallel(net)
+        release = GradientRelease(AdamW(own))
+        if after:
+            wrapped = DistributedDataParallel(net)
+        wrapped(random((2, 4), BF16, 0)).sum().backward()
+        assert [p.grad is None for p in net.parameters()] == [False, False, True, True]
+        release.remove()
+
+
+def test_a_flattened_parameter() -> None:
+    p = nn.Parameter(torch.zeros(4))
+    # FSDP's mark.
+    p._is_flat_param = True  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match=r"params\[0\] of param_groups\[0\] is a flattened"):
+        GradientRelease(AdamW([p]))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("group")
+def test_sums_in_two_components_are_refused() -> None:
+    words = "GradientAccumulator does not go with DistributedDataParallel"
+    net = plain_model()
+    wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    optimizer = AdamW(net.parameters())
+    with pytest.raises(RuntimeError, match=words):
+        GradientAccumulator(optimizer)
+    del wrapped
+    gc.collect()
+    accumulator = GradientAccumulator(optimizer)
+    with pytest.raises(RuntimeError, match=rf"{words}.*GradientAccumulator.close\(\) ends it"):
+        DistributedDataParallel(net)
+    accumulator.close()
+    DistributedDataParallel(net)

@@ -1,6 +1,6 @@
 """Every update rule and its variants, once for all tests that hold for any of them.
 
-A new optimizer is a new row here, and its formula in the models and in `exact_rules`.
+A new optimizer is a new row here, and its formula in `models.py`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import dataclasses
 from typing import Any
 
 import mcf.optim
+from mcf.optim import Precision
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from tests.helpers.everyday import everyday
-from tests.optim.helpers import BF16, FP16, FP32, FP64, FULL, Case, cases
+from tests.optim.arithmetics import BF16, FP16, FP32, FP64, FULL, Case, cases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,3 +159,22 @@ def recent(chosen: int | None = None) -> list[Any]:
 def recent_pairs(chosen: int) -> list[Any]:
     """Each of `RECENT_RULES` with each of their `few`, of which one runs at every change."""
     return everyday(pairs(RECENT_RULES, "few"), pairs([RECENT_RULES[chosen]], "few")[:1])
+
+
+# Compositions: one of each way to store each tensor.
+COMPOSED = [
+    Precision("pair", "float32", "pair"),
+    Precision("split16", "single", "float32"),
+    Precision("float32", "single", "pair"),
+    Precision("single", "float32", "pair", "stochastic", True),
+    Precision("kahan", "float32", "single", "stochastic"),
+    Precision("split8", "stochastic", "stochastic", "stochastic"),
+    Precision("pair", "ratio8", "pair"),
+    Precision("single", "stochastic", "ue6m2", "stochastic", True),
+]
+# Options of AdamW under which it rounds at random.
+RANDOM: list[dict[str, Any]] = [
+    *({"precision": p} for p in ("stochastic", "bf16_sr", "8bit", "4bit", "split8_8bit")),
+    *({"precision": p} for p in ("split8_sr", "split16_sr", "eco_stochastic")),
+    *({"precision": p, "low": "stochastic"} for p in ("kahan", "light", "plus")),
+]

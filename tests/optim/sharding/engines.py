@@ -20,10 +20,10 @@ class Engine:
     """A model under an engine, and one process's part of each pass."""
 
     def __init__(self, model: nn.Module, data: tuple[int, int] = (0, 1), mean: bool = True) -> None:
-        """Of a model that the engine has taken.
+        """Take a model that the engine has wrapped.
 
         Args:
-            model: the same.
+            model: the wrapped model.
             data: process and number of processes among which samples are divided.
             mean: whether gradients are divided by that number.
         """
@@ -52,14 +52,14 @@ class Engine:
         return loss
 
     def train(self, optimizer: Any, steps: Any) -> None:
-        """Some steps."""
+        """Make steps of some numbers."""
         for t in steps if not isinstance(steps, int) else range(steps):
             optimizer.zero_grad()
             self.backward(t)
             optimizer.step()
 
     def digests(self, optimizer: Any) -> dict[str, str]:
-        """Of all weights and states, by the names of the plain model."""
+        """Return digests of all weights and states, by the names of the plain model."""
         found = {}
         for name, p in self.named():
             own = plain_name(name)
@@ -115,21 +115,21 @@ def fsdp(dtype: torch.dtype = BF16, **options: Any) -> Engine:
 
 
 def fsdp_policy(dtype: torch.dtype = BF16, **policy: Any) -> Engine:
-    """The same with a policy for mixed precision."""
+    """`fully_shard` with a policy for mixed precision."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return fsdp(dtype, mp_policy=MixedPrecisionPolicy(**policy))
 
 
 def fsdp_offload() -> Engine:
-    """The same with parameters on the CPU."""
+    """`fully_shard` with parameters on the CPU."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     return fsdp(offload_policy=CPUOffloadPolicy(pin_memory=False))
 
 
 def fsdp_ignored() -> Engine:
-    """The same, with plain parameters beside: their gradients are summed by hand."""
+    """`fully_shard` next to plain parameters, whose gradients are summed by hand."""
     from torch import distributed
 
     model = models.made()
@@ -149,7 +149,7 @@ def fsdp_ignored() -> Engine:
 
 
 def fsdp_meta() -> Engine:
-    """The same of a model that was made on the meta device."""
+    """`fully_shard` of a model that was made on the meta device."""
     with torch.device("meta"):
         model = models.Model().to(BF16)
     _shard(model)
@@ -161,7 +161,7 @@ def fsdp_meta() -> Engine:
 
 
 def fsdp_checkpointing() -> Engine:
-    """The same with the block's activations computed again."""
+    """`fully_shard` with the block's activations computed again."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
     model = models.made()
@@ -170,7 +170,7 @@ def fsdp_checkpointing() -> Engine:
 
 
 def fsdp_compiled() -> Engine:
-    """The same with a compiled forward pass."""
+    """`fully_shard` with a compiled forward pass."""
     model = _shard(models.made())
     return Engine(torch.compile(model, backend="aot_eager"), _world())
 
@@ -239,7 +239,7 @@ def fsdp_tensor_parallel(shape: tuple[int, int], sequence: bool = False) -> Engi
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what torch says of itself."""
+    """Ignore torch's warnings about itself."""
     import warnings
 
     with warnings.catch_warnings():

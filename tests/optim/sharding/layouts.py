@@ -1,10 +1,10 @@
-"""Ways in which processes share a tensor, and made-up training under each of them."""
+"""Layouts of tensors that processes share, and made-up training under each of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,7 +155,7 @@ def _words(t: Tensor) -> Tensor:
 
 
 def digest(t: Tensor) -> str:
-    """Of all bits of a whole tensor, its shape and dtype."""
+    """Return a digest of all bits of a whole tensor, its shape and dtype."""
     data = _words(t).numpy().tobytes()
     return f"{t.dtype} {list(t.shape)} {hashlib.sha256(data).hexdigest()[:16]}"
 
@@ -194,7 +194,7 @@ def set_gradients(named: Sequence[tuple[str, Parameter]], t: int) -> None:
 
 
 def digests(named: Sequence[tuple[str, Parameter]], optimizer: Any) -> dict[str, str]:
-    """Of all weights and states, by name."""
+    """Return the digests of all weights and states, by name."""
     every: dict[str, Tensor] = {}
     for name, p in named:
         every[name] = p.detach()
@@ -202,23 +202,26 @@ def digests(named: Sequence[tuple[str, Parameter]], optimizer: Any) -> dict[str,
     return dict(zip(every, map(digest, wholes(list(every.values()))), strict=True))
 
 
+def steps(named: Sequence[tuple[str, Parameter]], optimizer: Any, times: Iterable[int]) -> None:
+    """Make steps of some numbers."""
+    for t in times:
+        set_gradients(named, t)
+        optimizer.step()
+
+
 def trained(
     layout: Layout | None,
     make: str,
     options: dict[str, Any],
-    dtype: torch.dtype = torch.bfloat16,
     count: int = 4,
     shapes: Sequence[tuple[int, ...]] = SHAPES,
-    executor: str = "numba",
+    executor: str = "torch",
     device: str = "cpu",
-    look: Callable[[Any], Any] | None = None,
-) -> tuple[dict[str, str], Any]:
-    """Digests after some steps, and what `look` finds in the optimizer at the end."""
+) -> dict[str, str]:
+    """Return digests after some steps."""
     mesh = None if layout is None else mesh_of(layout, device)
     with mcf.executor(executor):
-        named = params(layout, mesh, dtype, shapes, device)
+        named = params(layout, mesh, torch.bfloat16, shapes, device)
         optimizer = getattr(mcf.optim, make)(named, **options)
-        for t in range(count):
-            set_gradients(named, t)
-            optimizer.step()
-        return digests(named, optimizer), None if look is None else look(optimizer)
+        steps(named, optimizer, range(count))
+        return digests(named, optimizer)

@@ -1,9 +1,8 @@
-"""What goes around a step: gradients released or added up, matrices turned by their owners."""
+"""Companions of a step: gradients released, added up, or summed over processes."""
 
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 
 import mcf
 from mcf.optim import AdamW, GradientAccumulator, GradientRelease, MomentAccumulator
-from mcf.optim.rules import muon
 from tests.helpers.processes import World
 from tests.optim.helpers import random
 from tests.optim.sharding import layouts
@@ -82,7 +80,7 @@ def test_release(world: World, size: int) -> None:
 
 
 def taken(shard: bool) -> dict[str, str]:
-    """Two steps of two backward passes whose gradients go into the moments."""
+    """Make two steps of two backward passes whose gradients go into the moments."""
     from torch.distributed import get_rank, get_world_size
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -125,36 +123,6 @@ def test_accumulator(world: World) -> None:
     (text,) = world.run(1, accumulated)
     assert text.startswith("params[0] of param_groups[0] is a DTensor, to whose gradient fully_sha")
     assert "reduce_dtype=torch.float32" in text
-
-
-def turns(layout: Layout) -> list[tuple[int, ...]]:
-    """The shapes of the matrices that were orthogonalised here."""
-    found = []
-    right = muon.Halves._turned
-
-    def turned(self: Any, x: torch.Tensor) -> torch.Tensor:
-        found.append(tuple(x.shape))
-        return right(self, x)
-
-    with mock.patch.object(muon.Halves, "_turned", turned):
-        layouts.trained(layout, "Muon", {"lr": 0.01}, count=1, shapes=SQUARES, executor="torch")
-    return found
-
-
-SQUARES = tuple((k + 2, 12 - k) for k in range(7))
-
-
-def turns_of(several: list[Layout]) -> list[list[tuple[int, ...]]]:
-    return [turns(x) for x in several]
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_muon_turns_each_matrix_once_in_the_world(world: World, size: int) -> None:
-    several = [x for x in LAYOUTS if "mixed" not in x.name and x.size == size]
-    for every in zip(*world.run(size, turns_of, several), strict=True):
-        assert sorted(shape for mine in every for shape in mine) == sorted(SQUARES)
-        # In round robin: nobody has more than its share.
-        assert max(map(len, every)) == -(-len(SQUARES) // size)
 
 
 def outside() -> list[str]:

@@ -1,4 +1,4 @@
-"""The same bits over NCCL, on as many GPUs as there are."""
+"""Bits of one process over NCCL, on all GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def all_of(several: list[Layout]) -> list[list[dict[str, str]]]:
     how: dict[str, Any] = {"executor": "triton", "device": "cuda"}
-    return [[layouts.trained(x, make, o, **how)[0] for make, o in OPTIONS] for x in several]
+    return [[layouts.trained(x, make, o, **how) for make, o in OPTIONS] for x in several]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def all_of(several: list[Layout]) -> list[list[dict[str, str]]]:
 def test_layouts(world: World, size: int) -> None:
     several = [x for x in LAYOUTS if x.size == size]
     # The bits of plain tensors in torch operations on a CPU.
-    expected = [layouts.trained(None, make, o, executor="torch")[0] for make, o in OPTIONS]
+    expected = [layouts.trained(None, make, o) for make, o in OPTIONS]
     for found in world.run(size, all_of, several):
         for layout, theirs in zip(several, found, strict=True):
             assert theirs == expected, layout.name

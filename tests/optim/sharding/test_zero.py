@@ -13,18 +13,13 @@ from tests.helpers.everyday import everyday
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts
 from tests.optim.sharding.engines import quiet
+from tests.optim.sharding.layouts import steps
 
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"precision": "plus"},
     {"precision": "stochastic"},
     {"precision": "8bit"},
 )
-
-
-def steps(named: Any, optimizer: Any, times: Any) -> None:
-    for t in times:
-        layouts.set_gradients(named, t)
-        optimizer.step()
 
 
 def weights(named: Any) -> list[str]:

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 import mcf.optim
-from mcf.optim import SGD, AdamW, LostUpdatesWarning
-from tests.optim.helpers import BF16, FP16, FP32, random
+from mcf.optim import SGD, AdamW, CollageAdamW, Lion, LostUpdatesWarning, NoEffectWarning
+from tests.optim.arithmetics import BF16, FP16, FP32
+from tests.optim.helpers import random
 
 pytestmark = pytest.mark.usefixtures("on_torch")
+
 
 SMALL = 2.0**-12
 
@@ -121,13 +124,6 @@ def test_sgd_and_copies() -> None:
     assert run(other, 20) == []
 
 
-def test_nothing_is_sampled_once_all_groups_are_compared() -> None:
-    optimizer = AdamW([ones()], 2.0**-6, precision="plain")
-    run(optimizer, 17)
-    assert not optimizer._lost.active
-    assert not mcf.optim.AdamW([ones()], check_numerics=False)._lost.active
-
-
 def test_weights_and_states_are_those_without_the_check() -> None:
     found: list[list[Tensor]] = []
     for check in (True, False):
@@ -155,3 +151,108 @@ def test_a_group_that_is_added_later_is_compared_as_well() -> None:
     optimizer.add_param_group({"params": [ones()], "lr": SMALL})
     (message,) = run(optimizer, 60)
     assert "param_groups[1]" in message
+
+
+# -- no effect -------------------------------------------------------------------------------------
+
+
+def messages(make: Any, *arguments: Any, **options: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        make(*arguments, **options)
+    for each in found:
+        assert each.category is NoEffectWarning
+        # The line that is shown is the user's.
+        assert Path(each.filename) == Path(__file__)
+    return [str(each.message) for each in found]
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)).to(dtype)
+
+
+# Precisions that store no moment of a float32 parameter in fewer bytes.
+NONE = ("kahan", "light", "plus", "split16", "split8", "stochastic", "eco", "eco_stochastic")
+
+
+@pytest.mark.parametrize("precision", mcf.optim.PRECISIONS)
+def test_a_precision_without_effect_warns_once(precision: str) -> None:
+    groups = [{"params": [p]} for p in net().parameters()]
+    (*found,) = messages(AdamW, groups, precision=precision)
+    assert len(found) == (precision in NONE)
+    for message in found:
+        assert message.startswith(f"precision={precision!r} has no effect: all parameters are ")
+        assert "torch.float32" in message
+        assert "model.to(torch.bfloat16)" in message
+    full = precision in ("plain", "fp32_states", "master")
+    assert len(messages(AdamW, net(torch.float64).parameters(), precision=precision)) == (not full)
+    assert messages(AdamW, [nn.Parameter(torch.zeros(3).bfloat16())], precision=precision) == []
+
+
+def test_one_narrow_parameter_is_enough() -> None:
+    model = net()
+    model[0].to(torch.bfloat16)
+    assert messages(AdamW, model.parameters(), precision="plus") == []
+    half = nn.Linear(2, 2).half()
+    assert messages(AdamW, [*net().parameters(), *half.parameters()], precision="plus") == []
+
+
+def test_every_constructor_warns_at_the_users_line() -> None:
+    for make, options in (
+        (CollageAdamW, {"mode": "plus"}), (SGD, {}), (Lion, {"precision": "light"}),
+        (mcf.optim.NAdam, {}), (mcf.optim.ScheduleFreeAdamW, {}),
+    ):  # fmt: skip
+        assert len(messages(make, net().parameters(), **options)) == 1
+
+
+def test_a_group_of_its_own_precision_counts() -> None:
+    first, second = net().parameters(), net().parameters()
+    groups = [{"params": first}, {"params": second, "precision": "8bit"}]
+    assert messages(AdamW, groups, precision="plus") == []
+    assert messages(AdamW, [{"params": net().parameters(), "precision": "master"}]) == []
+
+
+def test_a_frozen_or_empty_optimizer_does_not_warn() -> None:
+    frozen = nn.Parameter(torch.zeros(3, dtype=torch.int32), requires_grad=False)
+    assert messages(AdamW, [frozen]) == []
+
+
+def test_a_group_added_later_warns_where_it_is_the_first_to_ask_for_a_precision() -> None:
+    optimizer = AdamW(net().parameters(), precision="master")
+    later = {"params": list(net().parameters()), "precision": "plus"}
+    (message,) = messages(optimizer.add_param_group, later)
+    assert message.startswith("precision='plus' has no effect")
+    # Once, and not where another group has 16 bits.
+    assert messages(optimizer.add_param_group, {**later, "params": net().parameters()}) == []
+    mixed = AdamW(net(torch.bfloat16).parameters())
+    assert messages(mixed.add_param_group, {"params": list(net().parameters())}) == []
+    told = AdamW(net(torch.bfloat16).parameters(), precision="master")
+    assert messages(told.add_param_group, {**later, "params": net().parameters()}) == []
+
+
+def test_a_wrapped_class_warns_and_names_what_it_takes() -> None:
+    (message,) = messages(mcf.optim.collage, torch.optim.AdamW, net().parameters())
+    assert "'bf16_sr' to store" in message
+    assert "8bit" not in message
+    narrow = net(torch.bfloat16).parameters()
+    assert messages(mcf.optim.collage, torch.optim.AdamW, narrow) == []
+    full = mcf.optim.collage(torch.optim.SGD, net().parameters(), precision="plain", lr=0.125)
+    group = {"params": list(net().parameters()), "precision": "light"}
+    assert len(messages(full.add_param_group, group)) == 1
+
+
+def test_the_advice_is_of_precisions_that_the_optimizer_takes() -> None:
+    for make, options in ((Lion, {}), (SGD, {}), (CollageAdamW, {}), (AdamW, {})):
+        for dtype in (torch.float32, torch.float64):
+            (message,) = messages(make, net(dtype).parameters(), **options)
+            advised = message.split("; ")[1]
+            for name in mcf.optim.PRECISIONS:
+                if repr(name) in advised:
+                    assert name in make.precisions
+                    fresh = net(dtype).parameters()
+                    assert messages(make, fresh, precision=name) == []
+
+
+def test_conversion_of_16_bit_parameters_does_not_warn() -> None:
+    source = torch.optim.AdamW(net(torch.bfloat16).parameters())
+    assert messages(mcf.optim.convert, source, "plus") == []
