@@ -365,7 +365,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (torch.optim.ASGD, {"t0": "soon"}, ValueError, "ASGD makes no step on a parameter .*: TypeE"),
     (ADAMW, {"capturable": True}, ValueError, "AdamW makes no step on .* capturable"),
     (torch.optim.Rprop, {"step_sizes": (1e-6,)}, ValueError, "Rprop makes no step on"),
-    (ADAMW, {"precision": "double"}, ValueError, "precision: 'double'; known"),
+    (ADAMW, {"precision": "double"}, ValueError, "precision must be one of .* got 'double'"),
     (ADAMW, {"compute_dtype": BF16}, ValueError, "compute_dtype: torch.bfloat16"),
     (ONE, {"precision": "eco"}, ValueError, "precision='eco' feeds rounding errors back"),
     (ADAMW, {"precision": "single_single_single_stochastic_feedback"}, ValueError,
