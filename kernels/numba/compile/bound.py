@@ -196,6 +196,7 @@ def compiled(loop: Any) -> callbacks.Callback:
         **_accesses(loop.operands, terms),
         **{name: calls.algorithm(settings, each) for name, each in loop.algorithms.items()},
         **loop.names,
+        **loop.intrinsics(),
     }
     function = loop.function if loop.whole else language.items
     return callbacks.compiled(_scope(function, {**scope, "loop": loop.function}, {}))

@@ -25,45 +25,6 @@ from mcf.kernels.numba.compile.instructions import (
 from mcf.kernels.numba.compile.settings import Settings
 
 
-def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
-    """Compile the callback of an `element_loops.source`, with CHUNK equal to `chunk`."""
-    register = spec.register
-    codes = {code.field for code in spec.codes}
-    payloads = any(f.format != BF16 and f.name not in codes for f in spec.fields)
-    settings = Settings(register, spec.arithmetic, spec.roundings, payloads)
-    slots = dict(spec.slots)
-    number = np.float32 if register == FP32 else np.float64
-    namespace: dict[str, Any] = {
-        "ZERO": number(0),
-        "function": calls.algorithm(settings, spec.function, slots),
-        "NONE": np.int32(0),
-        "CHUNK": chunk,
-        "accumulate": accumulate,
-    }
-    count = len(spec.fields) + 1
-    namespace["store_total"] = memory.storing(FP64, FP64, count - 1, count)
-    if spec.long:
-        namespace["sweep"] = sweeps.over(spec, settings)
-        return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
-    if spec.sums is not None:
-        contracted = settings._replace(flags=("contract",))
-        namespace["sum_terms"] = calls.algorithm(contracted, spec.sums, slots)
-    namespace["element"] = element
-    for name, each in spec.helpers().items():
-        namespace[name] = calls.algorithm(settings, each, slots)
-    namespace["load_lane"] = memory.loading(register, register, count - 1, count)
-    namespace["store_lane"] = memory.storing(register, register, count - 1, count)
-    for k, field in enumerate(spec.fields):
-        pair = spec.packed and not field.uniform
-        loading = memory.loading_pair if pair else memory.loading
-        storing = memory.storing_pair if pair else memory.storing
-        namespace[f"load_{field.name}"] = loading(register, field.format, k, count)
-        if field.written:
-            namespace[f"store_{field.name}"] = storing(register, field.format, k, count)
-            namespace[f"round_{field.name}"] = calls.rounding(settings, field.format)
-    return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
-
-
 def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
     """Compile the callback of one generated source of a fold, with these sizes as constants."""
     register = spec.register

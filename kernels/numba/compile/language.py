@@ -44,6 +44,10 @@ def items(data):
             loop(item, data, workspace)
 
 
+def nothing():
+    """Do nothing: in place of `prefer_wide_vectors` for loops that 512-bit vectors slow down."""
+
+
 def same(x):
     """Return x: the conversion of components that need none."""
     return x

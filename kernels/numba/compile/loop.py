@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -27,8 +27,9 @@ class Loop:
         names: the constants and functions of the language that it names.
         moved: the format of components that are moved without arithmetic, and that narrow results
             are rounded to.
-        rewritten: whether `rewrite` applies.
+        ordered: see `rewrite.rewritten`.
         whole: whether it has the argument `data` alone, and no items.
+        intrinsics: returns further names, when the loop is compiled.
     """
 
     function: FunctionType
@@ -37,24 +38,34 @@ class Loop:
     algorithms: Mapping[str, Algorithm] = dataclasses.field(default_factory=dict)
     names: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     moved: Format = FP64
-    rewritten: bool = False
+    ordered: bool = False
     whole: bool = False
+    intrinsics: Callable[[], Mapping[str, Any]] = dict
 
-    def native(self, name: str = "") -> objects.Native:
-        """Return its code, from the cache of files or compiled."""
+    def compiled(self) -> Any:
+        """Return the callback that Numba compiles."""
+        from mcf.kernels.numba.compile import bound
+
+        return bound.compiled(self)
+
+    def native(self, *parts: Any, streamed: bool = False) -> objects.Native:
+        """Return its code, from the cache of files or compiled.
+
+        Args:
+            *parts: all that determines the loop's intrinsics, and more names of it.
+            streamed: see `rewrite.rewritten`.
+        """
 
         def make() -> tuple[Any, str]:
-            from mcf.kernels.numba.compile import bound
-
-            function = bound.compiled(self)
-            return rewrite.rewritten(function) if self.rewritten else function
+            return rewrite.rewritten(self.compiled(), streamed=streamed, ordered=self.ordered)
 
         algorithms = [[k, keys.algorithm(each)] for k, each in self.algorithms.items()]
         names = [[k, getattr(each, "__name__", each)] for k, each in self.names.items()]
-        function = [self.function.__module__, self.function.__name__, name]
+        function = [self.function.__module__, self.function.__name__, streamed, *parts]
         operands = [[*each] for each in self.operands]
-        parts = (self.terms, operands, algorithms, names, self.moved)
-        return stored.native(("loop", function, *parts), make)
+        return stored.native(
+            ("loop", function, self.terms, operands, algorithms, names, self.moved), make
+        )
 
 
 def chosen(condition, x, y):

@@ -40,7 +40,7 @@ def call(
     return f"{loop}({first}, {last}, {name}, ({', '.join(arguments)},))"
 
 
-def _interleaved(module: Any, count: int) -> Any:
+def interleaved(module: Any, count: int) -> Any:
     """Return a loop's metadata, whose first operand is the node itself."""
     from llvmlite import ir
 
@@ -83,7 +83,7 @@ def over(count: int = INTERLEAVED, pad: int = 1) -> Any:
             following = b.add(i, begin.type(1), flags=("nsw",))
             i.add_incoming(following, b.block)
             branch = b.cbranch(b.icmp_signed("<", following, end), body, after)
-            branch.set_metadata("llvm.loop", _interleaved(b.module, count))
+            branch.set_metadata("llvm.loop", interleaved(b.module, count))
             b.position_at_end(after)
             return c.get_dummy_value()
 

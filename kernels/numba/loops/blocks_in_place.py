@@ -35,12 +35,12 @@ BLOCK = 1 << 14
 _FEWEST, _LONG = 64, 192
 # 64-bit fields of a thread's memory: the loop's argument struct, the row, first and last element of
 # its only item, its shares, the addresses of the tensors; then the workspace.
-ITEM, SHARES, TENSORS, HEAD = 8, 16, 32, 128
+ITEM, SHARES, TENSORS, HEAD = 12, 16, 32, 128
 THREAD = HEAD + 2 * BLOCK // _WORD
 # Fields before the tensors' addresses; after these, bytes per element of each tensor.
 WORDS = 11
 SHARE = team.SHARE
-ADDRESSES, ROWS, STARTS, STOPS, SCALARS, SUMS, PARTS, OWN = range(len(Table._fields))
+OWN, PARTS, _, _, ADDRESSES, ROWS, STARTS, STOPS, SCALARS, SUMS = range(len(Table._fields))
 
 
 def block_in_place(item, data, own):

@@ -63,7 +63,7 @@ def _running(task: RowTask, side: bool) -> Loop:
     function = products.product if task.name == "prod" else running.lanes if side else running.row
     expansions = [(FP64, FP64, task.terms)] * (3 if task.name == "prod" else 6)
     operands = [*expansions, (held, FP64, count), (FP64, FP64, count)]
-    return Loop(function, task.terms, operands, algorithms, names, held, rewritten=True)
+    return Loop(function, task.terms, operands, algorithms, names, held)
 
 
 def _smaller(fmt: Format) -> int:
@@ -110,9 +110,8 @@ def _other(function: Any) -> Callable[[RowTask, bool], Loop]:
     """Return the loop of tasks on float64 expansions without variants."""
 
     def loop(task: RowTask, side: bool) -> Loop:
-        operands, plain = [(FP64, FP64, task.terms)] * 4, task.name in _PLAIN
-        algorithms = {"algorithm": task.algorithm}
-        return Loop(function, task.terms, operands, algorithms, {}, task.format, rewritten=plain)
+        operands, algorithms = [(FP64, FP64, task.terms)] * 4, {"algorithm": task.algorithm}
+        return Loop(function, task.terms, operands, algorithms, {}, task.format)
 
     return loop
 
