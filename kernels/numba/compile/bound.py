@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from numba.core import types
-from numba.extending import intrinsic
-
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.numba.compile import (
     callbacks,
@@ -24,6 +21,8 @@ from mcf.kernels.numba.compile.instructions import jit
 from mcf.kernels.numba.compile.llvm_types import I64
 from mcf.kernels.numba.compile.settings import Settings
 from mcf.kernels.numba.runtime.team import SHARE
+from numba.core import types
+from numba.extending import intrinsic
 
 
 @intrinsic
@@ -51,14 +50,14 @@ def shifted(context, addresses, i):
 
 
 @functools.cache
-def spaced(terms: int) -> Any:
-    """Intrinsic (address, stride) -> the addresses of arrays of `stride` 64-bit entries."""
+def spaced(terms: int, size: int) -> Any:
+    """Intrinsic (address, n) -> the addresses of arrays of n entries of `size` bytes."""
     result = types.UniTuple(types.uint64, terms)
 
     @intrinsic
     def spaced(context, address, stride):
         def generate(c, b, signature, args):
-            step = b.mul(args[1], args[1].type(8))
+            step = b.mul(args[1], args[1].type(size))
             found = [args[0]]
             for _ in range(terms - 1):
                 found.append(b.add(found[-1], step))
@@ -169,8 +168,8 @@ _MOVES = {
 def compiled(loop: Any) -> callbacks.Callback:
     """Compile a `Loop` as a callback void(uint64)."""
     terms, count = loop.terms, loop.names.get("COUNT", loop.terms)
-    roundings = (("rc", FP64), ("narrow", loop.moved))
-    settings = Settings(FP64, FP64, roundings)
+    register = loop.register
+    settings = Settings(register, register, (("rc", register), ("narrow", loop.moved)))
     take_moved, put_moved = _MOVES[int(loop.moved.itemsize)]
     scope = {
         "word": memory.word,
@@ -185,12 +184,13 @@ def compiled(loop: Any) -> callbacks.Callback:
         "put_moved": put_moved,
         "prefetch": prefetch,
         "over": vector_loops.over(),
+        "over_one": vector_loops.over(1),
         **instructions.NAMES,
         "shifted": shifted,
         "ANY": ANY,
         "TERMS": terms,
         "ZEROS": (0.0,) * terms,
-        "spaced": spaced(terms),
+        "spaced": spaced(terms, int(loop.register.itemsize)),
         "words": words(terms),
         "stored_words": words(count),
         **_accesses(loop.operands, terms),

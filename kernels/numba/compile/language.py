@@ -16,6 +16,7 @@ numbers in registers, and a tuple of TERMS addresses in memory; ZEROS is one of 
 | load, store (operand, addresses, i) | the components of number i |
 | prefetch (addresses, i) | load the float64 numbers i into the cache, if there are any |
 | over (first, last, step, arguments) | step(i, *arguments) for each i, on two vectors at a time |
+| over_one (first, last, step, arguments) | the same loop on one vector at a time |
 | bits64 (x) | the bit pattern of a float64 |
 
 An operand is a small integer: tensors and workspaces of different operands do not overlap, so that

@@ -27,6 +27,7 @@ class Loop:
         names: the constants and functions of the language that it names.
         moved: the format of components that are moved without arithmetic, and that narrow results
             are rounded to.
+        register: the format of registers that algorithms compute in.
         ordered: see `rewrite.rewritten`.
         whole: whether it has the argument `data` alone, and no items.
         intrinsics: returns further names, when the loop is compiled.
@@ -38,6 +39,7 @@ class Loop:
     algorithms: Mapping[str, Algorithm] = dataclasses.field(default_factory=dict)
     names: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     moved: Format = FP64
+    register: Format = FP64
     ordered: bool = False
     whole: bool = False
     intrinsics: Callable[[], Mapping[str, Any]] = dict
@@ -64,8 +66,14 @@ class Loop:
         function = [self.function.__module__, self.function.__name__, streamed, *parts]
         operands = [[*each] for each in self.operands]
         return stored.native(
-            ("loop", function, self.terms, operands, algorithms, names, self.moved), make
+            ("loop", function, self.terms, operands, algorithms, names, self.moved, self.register),
+            make,
         )
+
+
+def smaller(fmt: Format) -> int:
+    """Return log2 of 8 bytes over the size of an element."""
+    return 4 - int(fmt.itemsize).bit_length()
 
 
 def chosen(condition, x, y):

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
 from mcf.kernels.numba.compile.llvm_types import LLVM, table_scope
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _BYTE = ir.IntType(8).as_pointer()
@@ -98,22 +98,6 @@ def loaded(
         return b.sitofp(value, real)
     source = FP32 if fmt == BF16 else fmt
     return value if source == register else b.fpext(value, real)
-
-
-@functools.cache
-def storing(register: Format, fmt: Format, index: int | None, count: int) -> Any:
-    """Intrinsic (address, i, x): store x, which has been rounded to `fmt`."""
-    kind = NUMBA[register]
-
-    @intrinsic
-    def store(context, address, i, x):
-        def generate(c, b, signature, args):
-            stored(b, args[0], args[1], args[2], register, fmt, index, count)
-            return c.get_dummy_value()
-
-        return types.void(types.uint64, types.int64, kind), generate
-
-    return store
 
 
 def stored(
@@ -268,17 +252,6 @@ def prefer_wide_vectors(context):
         return c.get_dummy_value()
 
     return types.void(), generate
-
-
-@intrinsic
-def prefetch(context, address, i):
-    """Intrinsic (address, i): prefetch the float64 number i, if there is one."""
-
-    def generate(c, b, signature, args):
-        prefetched(b, *args)
-        return c.get_dummy_value()
-
-    return types.void(types.uint64, types.int64), generate
 
 
 def prefetched(b: Any, address: Any, i: Any) -> None:

@@ -8,7 +8,6 @@ LLVM does so only if loop metadata demands it, which Numba's loops cannot expres
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from mcf.kernels.numba.runtime import processor
@@ -20,24 +19,6 @@ INTERLEAVED = 2
 def width(size: int = 8) -> int:
     """Return the numbers of `size` bytes per iteration: a row no longer than this is one step."""
     return INTERLEAVED * processor.vector_bytes() // size
-
-
-def step(name: str, index: str, arguments: Sequence[str], body: Sequence[str]) -> list[str]:
-    """Return the source of a function that runs one step of a loop, see `over`."""
-    return [
-        "@jit",
-        f"def {name}({', '.join([index, *arguments])}):",
-        *("    " + b for b in body),
-        "",
-    ]
-
-
-def call(
-    name: str, first: str, last: str, arguments: Sequence[str], interleaved: bool = True
-) -> str:
-    """Return the statement that runs a `step` for first, ..., last - 1 on one or two vectors."""
-    loop = "over" if interleaved else "over_one"
-    return f"{loop}({first}, {last}, {name}, ({', '.join(arguments)},))"
 
 
 def interleaved(module: Any, count: int) -> Any:

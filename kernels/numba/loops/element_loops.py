@@ -111,7 +111,6 @@ class Loop:
 
 def loop_of(spec: Elementwise) -> loops.Loop:
     """Return the loop of a declaration as a function."""
-
     wide = spec.sums is not None or spec.long or any(f.format in (FP32, FP64) for f in spec.fields)
     # A vector of 16-bit numbers is two of float32 registers already. Random bits (a hash) are a
     # dependent chain, whose gaps another vector fills; without it two more run out of registers.

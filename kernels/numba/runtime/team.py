@@ -123,29 +123,13 @@ def native(address: int) -> Callable[[int], None]:
 
 
 # Fields of one share: next item, end, first item, and padding to a cache line, so that threads do
-# not disturb each other.
-SHARE = 8
-
-# Loops over a table's items in generated code, where `shares` is the address of the shares and
-# `parts` their number. A thread first takes the share of its arrival index, whose items are
+# not disturb each other. A thread first takes the share of its arrival index, whose items are
 # contiguous in memory, then items left in other shares.
-ITEMS = (
-    "arrival = claim(shares, 0)",
-    "for turn in range(parts):",
-    f"    share = {SHARE} * ((arrival + turn) % parts + 1)",
-    "    end = number(shares, share + 1)",
-    "    while True:",
-    "        item = claim(shares, share)",
-    "        if item >= end:",
-    "            break",
-)
-ITEMS_DEPTH = 2
-# Variables of these lines: a field of an argument struct with such a name would be overwritten.
-ITEMS_NAMES = frozenset({"arrival", "turn", "share", "end", "item"})
+SHARE = 8
 
 
 def shares(items: int, parts: int) -> array[int]:
-    """Cut items 0, 1, ... into parts as ITEMS reads them: next, end, first, padding."""
+    """Cut items 0, 1, ... into parts: next, end, first, padding."""
     words = array("q", bytes(8 * SHARE * (parts + 1)))
     for part in range(parts):
         words[SHARE * (part + 1)] = items * part // parts

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64
 from mcf.kernels.numba.cache import objects
 from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.compile.language import same
-from mcf.kernels.numba.compile.loop import Loop, chosen
+from mcf.kernels.numba.compile.loop import Loop, chosen, smaller
 from mcf.kernels.numba.loops.prepared import Call
 from mcf.kernels.numba.loops.rows import (
     extremes,
@@ -55,7 +55,7 @@ def _running(task: RowTask, side: bool) -> Loop:
     network = task.network if task.terms > 1 else None
     algorithms = {"algorithm": task.algorithm, "network": network or task.algorithm}
     names: dict[str, Any] = {"NETWORK": network is not None, "NARROW": narrow is not None}
-    names |= {"COUNT": count, "SMALLER": _smaller(held)}
+    names |= {"COUNT": count, "SMALLER": smaller(held)}
     if narrow is None:
         names |= {"enter": same, "leave": same}
     else:
@@ -64,11 +64,6 @@ def _running(task: RowTask, side: bool) -> Loop:
     expansions = [(FP64, FP64, task.terms)] * (3 if task.name == "prod" else 6)
     operands = [*expansions, (held, FP64, count), (FP64, FP64, count)]
     return Loop(function, task.terms, operands, algorithms, names, held)
-
-
-def _smaller(fmt: Format) -> int:
-    """Return log2 of 8 bytes over the size of an element."""
-    return 4 - int(fmt.itemsize).bit_length()
 
 
 def _extreme(task: RowTask, side: bool) -> Loop:
@@ -82,7 +77,7 @@ def _extreme(task: RowTask, side: bool) -> Loop:
         names |= {"canonical": extremes.of_sum, "first_of": extremes.summed}
         algorithms["key"] = task.key
     names |= {"NARROW": task.keys != FP64, "LIMIT": limit(task.keys)}
-    names |= {"LARGEST": task.name.endswith("largest"), "SMALLER": _smaller(task.format)}
+    names |= {"LARGEST": task.name.endswith("largest"), "SMALLER": smaller(task.format)}
     if task.name in _RUNNING_EXTREMES:
         function = extremes.lanes_running if side else extremes.running
     else:
@@ -100,7 +95,7 @@ def _peak(task: RowTask, side: bool) -> Loop:
     """Return the loop of extremes by first components."""
     sums = task.keys in (BF16, FP16)
     algorithms = {"compared": peaks.exact_sum if sums else peaks.first_component}
-    names: dict[str, Any] = {"LIMIT": limit(task.keys), "SMALLER": _smaller(task.keys)}
+    names: dict[str, Any] = {"LIMIT": limit(task.keys), "SMALLER": smaller(task.keys)}
     names["runner_up"] = peaks.second_of_sums if sums else peaks.second_of_components
     operands = [(task.keys, FP64, task.terms), *[(FP64, FP64, 1)] * 7]
     return Loop(peaks.peak, task.terms, operands, algorithms, names, task.format)
@@ -344,7 +339,7 @@ def prepared(task: RowTask, shape: tuple[int, int]) -> Call:
     """Return the call of a task for tensors of a shape (rows, elements per row), on one thread."""
     entries = _workspace(task, False, shape[1])
     more = (1,) if task.name == "prod" else ()
-    words = {"shares": 0, "parts": 1, "works": 0, "entries": entries}
+    words = dict.fromkeys(("shares", "parts", "works", "entries"), 0)
     words |= {"rows": shape[0], "count": shape[1]}
     words |= {f"field {k}": x for k, x in enumerate(_fields(task, *more))}
     tensors = len(task.formats) if task.name not in _PLAIN else 2 * task.terms
