@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from numba.core import types
+from numba.extending import intrinsic
+
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.numba.compile import (
     callbacks,
@@ -21,8 +24,6 @@ from mcf.kernels.numba.compile.instructions import jit
 from mcf.kernels.numba.compile.llvm_types import I64
 from mcf.kernels.numba.compile.settings import Settings
 from mcf.kernels.numba.runtime.team import SHARE
-from numba.core import types
-from numba.extending import intrinsic
 
 
 @intrinsic

@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
 
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import Format
 from mcf.kernels.numba.compile.llvm_types import DOUBLE, FLOAT, I1, I32, I64
 from mcf.kernels.numba.compile.settings import Settings
 from mcf.kernels.numba.compile.trace import Trace, Value
-from numba.core import types
-from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
 
 _TYPES = {
     types.float32: FLOAT, types.float64: DOUBLE, types.boolean: I1, types.int32: I32,

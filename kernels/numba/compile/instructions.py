@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from llvmlite import ir
-
 import numba
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 

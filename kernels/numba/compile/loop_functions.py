@@ -14,10 +14,14 @@ import operator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, register_model
 
-import numba
 from mcf.kernels.formats import FP32, Format
 from mcf.kernels.numba.compile import callbacks, calls, memory, vector_loops
 from mcf.kernels.numba.compile.calls import Lanes
@@ -25,10 +29,6 @@ from mcf.kernels.numba.compile.instructions import INNER, bits64, jit, power
 from mcf.kernels.numba.compile.llvm_types import I32, I64, LLVM
 from mcf.kernels.numba.compile.settings import Settings
 from mcf.kernels.numba.runtime import team
-from numba.core import types
-from numba.core.datamodel import models
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, register_model
 
 if TYPE_CHECKING:
     from mcf.kernels.numba.loops.matrices.matrix_loop import Loop

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
 from mcf.kernels.numba.compile.llvm_types import LLVM, table_scope
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _BYTE = ir.IntType(8).as_pointer()

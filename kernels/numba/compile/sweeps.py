@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16
@@ -24,8 +26,6 @@ from mcf.kernels.numba.compile.llvm_types import DOUBLE, I1, I32, I64, LLVM
 from mcf.kernels.numba.compile.settings import Settings
 from mcf.kernels.numba.compile.trace import Trace, Value
 from mcf.kernels.numba.runtime import processor
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 _BYTE = ir.IntType(8)
 # Vectors per iteration. A high-operation-count kernel is a dependent chain of thousands of
