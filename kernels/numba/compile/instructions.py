@@ -146,6 +146,7 @@ NAMES = {
     "put_short": storing_bits(16),
     "put_half": storing_bits(32),
     "bits64": bits64,
+    "power": power,
     "call": call,
     "call_team": call_team,
     "beyond": beyond,

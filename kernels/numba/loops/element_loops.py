@@ -47,26 +47,23 @@ class Table(NamedTuple):
     sums: int = 0
 
 
-def elements(item, data, workspace):
+def elements(item, addresses, rows, starts, stops, scalars):
     """Run the kernel on one item."""
-    row = number(word(data, 5), item)
-    first, last = number(word(data, 6), item), number(word(data, 7), item)
-    addresses, scalars = advance(word(data, 4), row * FIELDS), word(data, 8)
-    sweep(first, last, addresses, scalars, row, ())
+    row = number(rows, item)
+    given = advance(addresses, row * FIELDS)
+    sweep(number(starts, item), number(stops, item), given, scalars, row, ())
 
 
-def summed_elements(item, data, workspace):
+def summed_elements(item, addresses, rows, starts, stops, scalars, sums):
     """Run the kernel on one item, and write its sums.
 
     The order of the sums of CHUNK elements depends on the processor's vectors only.
     """
-    row = number(word(data, 5), item)
-    first, last = number(word(data, 6), item), number(word(data, 7), item)
-    addresses, scalars = advance(word(data, 4), row * FIELDS), word(data, 8)
-    totals = ZEROS
-    for start in range(first, last, CHUNK):
-        totals = sweep(start, min(start + CHUNK, last), addresses, scalars, row, totals)
-    store(0, spaced(advance(word(data, 9), item * TERMS), 1), 0, totals)
+    row, last = number(rows, item), number(stops, item)
+    given, totals = advance(addresses, row * FIELDS), ZEROS
+    for start in range(number(starts, item), last, CHUNK):
+        totals = sweep(start, min(start + CHUNK, last), given, scalars, row, totals)
+    store(0, spaced(advance(sums, item * TERMS), 1), 0, totals)
 
 
 def formula(spec: Elementwise) -> str:

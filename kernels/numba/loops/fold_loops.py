@@ -34,15 +34,6 @@ AWAY = 2
 # Operands, which do not overlap: lanes that a step writes and others that it reads, and those of
 # the fold.
 LANE, PEEK, FIRST, SECOND = range(4)
-# Fields of the argument structs after their head (`language`). `step` is STEP, hidden from LLVM,
-# which would unroll the loop over it before vectorising.
-HEAD = ("shares", "parts", "works", "entries", "bases", "out")
-SUM = (*HEAD, "total", "blocks", "items", "step")
-# For a fold that checks its first operand: address of one flag per item, set if a magnitude other
-# than 0 is out of range, and the range as bit patterns of float64.
-WITHIN = (*SUM, "outside", "least", "most")
-PRODUCT = (*HEAD, "rows", "inner", "columns", "stride", "down", "across")
-SIDE_BY_SIDE = (*HEAD, "total", "inner", "blocks", "tiles", "results", "wide", "far")
 
 
 def term_of_one(bases, at, other):
@@ -106,22 +97,23 @@ def is_outside(bases, start, stop, least, most):
     return found
 
 
-def fold_rows(item, data, workspace):
-    """Fold a block of a row. Its range is checked before, while it is loaded into the cache."""
-    bases, total, blocks, step = (
-        stored_words(word(data, 4), 0),
-        number(data, 6),
-        number(data, 7),
-        number(data, 9),
-    )
+def fold_rows(
+    item, workspace, bases, out, total, blocks, items, step, outside, least, most
+):  # fmt: skip
+    """Fold a block of a row. Its range is checked before, while it is loaded into the cache.
+
+    `step` is STEP, hidden from LLVM, which would unroll the loop over it before vectorising. Where
+    CHECKED, `outside` has one flag per item, set if a magnitude of the first operand other than 0
+    is out of the range of `least` and `most`, as bit patterns of float64.
+    """
+    bases = stored_words(bases, 0)
     lanes = spaced(workspace, LANES)
     row = item // blocks
     start = row * total + item % blocks * BLOCK
     stop = min(start + BLOCK, (row + 1) * total)
     count = min(stop - start, LANES)
     if CHECKED:
-        found = is_outside(bases, start, stop, number(data, 11), number(data, 12))
-        put(word(data, 10), item, found)
+        put(outside, item, is_outside(bases, start, stop, least, most))
     # An operand with one element per row is read at the row's index.
     beside, further = (0, 0) if FIXED else (1, STEP)
     if start + CHUNK <= stop:
@@ -147,21 +139,17 @@ def fold_rows(item, data, workspace):
         half = (count + 1) // 2
         over_one(0, count - half, halved, (lanes, 0, half))
         count = half
-    store(LANE, spaced(word(data, 5), number(data, 8)), item, load(LANE, lanes, 0))
+    store(LANE, spaced(out, items), item, load(LANE, lanes, 0))
 
 
-def fold_products(item, data, workspace):
+def fold_products(item, bases, out, rows, inner, columns, stride, down, across):
     """Fold the inner dimension of a block of at most ROWS times COLUMNS results of one matrix.
 
     Lanes are the results themselves. Items advance along rows first, so that threads work on
     different rows: a thread that prefetches beyond its block would otherwise take lines from
     another.
     """
-    prefer_wide_vectors()
-    bases = stored_words(word(data, 4), 0)
-    rows, inner, columns = number(data, 6), number(data, 7), number(data, 8)
-    lanes = spaced(word(data, 5), number(data, 9))
-    down, across = number(data, 10), number(data, 11)
+    bases, lanes = stored_words(bases, 0), spaced(out, stride)
     matrix = item // down // across
     left = item % across * COLUMNS
     last = min(left + COLUMNS, columns)
@@ -198,16 +186,17 @@ def ask(bases, at):
         prefetch(bases[:MOVING], (at + j) >> SMALLER)
 
 
-def fold_columns(item, data, workspace):
+def fold_columns(
+    item, workspace, bases, out, total, inner, blocks, tiles, results, wide, far
+):  # fmt: skip
     """Fold a block of a tile of columns, or of short rows whose elements are `far` apart.
 
     An operand with one element per row has a tile's elements adjacent in memory, with copies for
     STEP elements of a narrow matrix.
     """
+    # Compiled apart: inlined in the loop over items it takes a tenth longer.
     prefer_wide_vectors()
-    bases, out = stored_words(word(data, 4), 0), word(data, 5)
-    total, inner, blocks, tiles = number(data, 6), number(data, 7), number(data, 8), number(data, 9)
-    results, wide, far = number(data, 10), number(data, 11), number(data, 12)
+    bases = stored_words(bases, 0)
     narrow = tiles == 1 and not SHORT
     along = far if SHORT else 1
     tile = wide if narrow else TILE
@@ -253,7 +242,7 @@ def fold_columns(item, data, workspace):
     while count > 1:
         half = (count + 1) // 2
         # Lanes outside these columns are unused; adding them does no harm.
-        over(0, (count - half) * tile, halved, (lanes, 0, half * tile))
+        over_one(0, (count - half) * tile, halved, (lanes, 0, half * tile))
         count = half
     to = block * results + outer * wide + column
     over(0, width, written, (spaced(out, blocks * results), to, lanes))
@@ -271,20 +260,19 @@ def halve_rows(data):
         over(0, columns, halved, (lanes, row * columns, (half + row) * columns))
 
 
-# The function and fields of each kernel.
-_KERNELS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "sum": (fold_rows, SUM),
-    "within": (fold_rows, WITHIN),
-    "product": (fold_products, PRODUCT),
-    "columns": (fold_columns, SIDE_BY_SIDE),
-    "short": (fold_columns, SIDE_BY_SIDE),
-    "halving": (halve_rows, ()),
+_KERNELS = {
+    "sum": fold_rows,
+    "within": fold_rows,
+    "product": fold_products,
+    "columns": fold_columns,
+    "short": fold_columns,
+    "halving": halve_rows,
 }
 
 
 @functools.cache
-def compiled(spec: Fold, kind: str) -> objects.Native:
-    """Return the compiled kernel `kind`, a key of `_KERNELS`."""
+def _loop(spec: Fold, kind: str) -> Loop:
+    """Return the kernel `kind`, a key of `_KERNELS`."""
     register, (left, *others) = spec.register, spec.components
     lanes = register, register, spec.state
     operands = zip(spec.formats, spec.components, strict=True)
@@ -295,16 +283,21 @@ def compiled(spec: Fold, kind: str) -> objects.Native:
     names |= {"SMALLER": smaller(spec.formats[0])}
     names |= {"CHECKED": kind == "within", "SHORT": kind == "short"}
     algorithms = {"term": spec.term, "merge": spec.merge, "combine": spec.combine}
-    loop = Loop(
-        _KERNELS[kind][0], spec.state, given, algorithms, names,
-        register=register, whole=kind == "halving",
+    return Loop(
+        _KERNELS[kind], spec.state, given, algorithms, names,
+        format=register, whole=kind == "halving",
     )  # fmt: skip
-    return loop.native()
 
 
-def fields(kind: str, words: Mapping[str, int]) -> dict[str, int]:
-    """Return all fields of a kernel's argument struct, in order; 0 for those not in `words`."""
-    return {name: words.get(name, 0) for name in _KERNELS[kind][1]}
+@functools.cache
+def compiled(spec: Fold, kind: str) -> objects.Native:
+    """Return the compiled kernel `kind`, a key of `_KERNELS`."""
+    return _loop(spec, kind).native()
+
+
+def fields(spec: Fold, kind: str, words: Mapping[str, int]) -> dict[str, int]:
+    """Return the fields of a kernel after the head of its struct; 0 for those not in `words`."""
+    return {name: words.get(name, 0) for name in _loop(spec, kind).fields}
 
 
 def workspace(spec: Fold, kind: str) -> int:
@@ -316,23 +309,15 @@ def workspace(spec: Fold, kind: str) -> int:
 
 
 def _run(
-    spec: Fold, kind: str, x: list[Tensor], threads: int, items: int, words: dict[str, int]
+    spec: Fold, kind: str, x: list[Tensor], items: int, size: int, words: dict[str, int]
 ) -> None:
-    """Call a kernel for operands on some threads."""
-    parts, entries = min(threads, items), workspace(spec, kind)
-    shares = team.shares(items, parts)
-    works = torch.empty(parts * entries, dtype=torch.int64, device="cpu")
+    """Call a kernel for operands; `size` is the number of elements."""
     bases = array("Q", [c.data_ptr() for c in x])
-    words |= {"shares": shares.buffer_info()[0], "parts": parts}
-    words |= {"works": works.data_ptr(), "entries": entries, "bases": bases.buffer_info()[0]}
+    words |= {"bases": bases.buffer_info()[0]}
     with stored.lock:
         address = compiled(spec, kind).address
-    table = array("Q", fields(kind, words).values())
-    team.run(address, table.buffer_info()[0], parts)
-
-
-def _threads(work: int) -> int:
-    return torch.get_num_threads() if work > team.SERIAL else 1
+    given = fields(spec, kind, words).values()
+    team.call(address, items, size, given, workspace(spec, kind))
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
@@ -376,7 +361,7 @@ def _of_blocks(spec: Fold, kind: str, components: list[Tensor], more: dict[str, 
     items = outer * blocks
     out = torch.empty((spec.state, items), dtype=spec.register.dtype, device="cpu")
     words = {"out": out.data_ptr(), "total": total, "blocks": blocks, "items": items, "step": STEP}
-    _run(spec, kind, components, _threads(outer * total), items, words | more)
+    _run(spec, kind, components, items, outer * total, words | more)
     if blocks == 1:
         return out
     # Blocks by row, then rows: halving then runs over contiguous rows.
@@ -429,7 +414,7 @@ def _side_by_side(
     out = torch.empty((spec.state, blocks, results), dtype=torch.float64, device="cpu")
     words = {"out": out.data_ptr(), "total": count, "inner": inner, "blocks": blocks}
     words |= {"tiles": tiles, "results": results, "wide": wide, "far": far}
-    _run(spec, kind, x, _threads(size), items, words)
+    _run(spec, kind, x, items, size, words)
     return out
 
 
@@ -465,6 +450,5 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     out = torch.empty((spec.state, batch, rows, columns), dtype=spec.register.dtype, device="cpu")
     items, words = product_sizes(batch, rows, inner, columns)
     words |= {"out": out.data_ptr()}
-    threads = _threads(batch * rows * columns * inner)
-    _run(spec, "product", [*left, *right], threads, items, words)
+    _run(spec, "product", [*left, *right], items, batch * rows * columns * inner, words)
     return out

@@ -169,7 +169,9 @@ def _of_fold(
     """Return the call of a kernel of a fold; `words` are its sizes."""
     with stored.lock:
         address = fold_loops.compiled(spec, kind).address
-    fields, workspace = fold_loops.fields(kind, words), fold_loops.workspace(spec, kind)
+    fields = dict.fromkeys(("shares", "parts", "works", "entries"), 0)
+    fields |= fold_loops.fields(spec, kind, words)
+    workspace = fold_loops.workspace(spec, kind)
     given = address, fields, sum(spec.components), items
     return Call(*given, workspace=workspace, counts=counts, shared=shared)
 

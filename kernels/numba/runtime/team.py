@@ -15,7 +15,7 @@ import functools
 import os
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from mcf.kernels.forks import forked
+from mcf.kernels.numba.runtime import streaming
 
 # Below this number of elements a second thread costs more than it saves. Arithmetic and sums of
 # pairs take 0.5 to 1 ns per element in cache, so the threshold is 30 to 70 microseconds. Waking one
@@ -126,6 +127,33 @@ def native(address: int) -> Callable[[int], None]:
 # not disturb each other. A thread first takes the share of its arrival index, whose items are
 # contiguous in memory, then items left in other shares.
 SHARE = 8
+
+
+def call(
+    address: int,
+    items: int,
+    size: int,
+    fields: Iterable[int],
+    entries: int = 0,
+    works: int | None = None,
+) -> None:
+    """Run a loop over items, on several threads if it is large.
+
+    Args:
+        address: of the loop.
+        items: the number of items.
+        size: the number of elements, see SERIAL.
+        fields: the fields of the argument struct after its head.
+        entries: the 64-bit entries of workspace per thread.
+        works: the address of existing workspaces.
+    """
+    parts = max(1, min(torch.get_num_threads() if size > SERIAL else 1, items))
+    own = shares(items, parts)
+    workspace = torch.empty(0 if works else parts * entries, dtype=torch.int64, device="cpu")
+    streaming.ask_pages(workspace.data_ptr(), 8 * workspace.numel())
+    head = own.buffer_info()[0], parts, works or workspace.data_ptr(), entries
+    table = array("Q", [*head, *fields])
+    run(address, table.buffer_info()[0], parts)
 
 
 def shares(items: int, parts: int) -> array[int]:

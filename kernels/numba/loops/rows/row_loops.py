@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -225,14 +224,8 @@ def _call(
 ) -> None:
     """Call a task's loop for items with workspaces; `work` is the address of existing ones."""
     items, entries = sizes
-    threads = torch.get_num_threads() if math.prod(shape) > team.SERIAL else 1
-    parts = max(1, min(threads, items))
-    shares = team.shares(items, parts)
-    workspace = torch.empty(0 if work else parts * entries, dtype=torch.int64, device="cpu")
-    streaming.ask_pages(workspace.data_ptr(), _WORD * workspace.numel())
-    head = [shares.buffer_info()[0], parts, work or workspace.data_ptr(), entries, *shape]
-    table = array("Q", [*head, *fields, *addresses])
-    team.run(_address(task, side), table.buffer_info()[0], parts)
+    given = [*shape, *fields, *addresses]
+    team.call(_address(task, side), items, math.prod(shape), given, entries, work)
 
 
 def _of_peaks(task: RowTask, shape: tuple[int, int]) -> tuple[int, int, list[int]]:
