@@ -320,19 +320,11 @@ def _scope(function: FunctionType, names: Mapping[str, Any], made: dict[Any, Any
                 bound = _scope(own, names, made)
                 made[own] = numba.njit(bound, **INNER) if apart else jit(bound)
             scope[name] = made[own]
-        elif own is not None and not isinstance(own, ModuleType):
+        elif name in names or not (own is None or isinstance(own, ModuleType)):
             scope[name] = own
     bound = FunctionType(function.__code__, scope, function.__name__)
     bound.__module__ = function.__module__
     return bound
-
-
-# Loads and stores of components that are moved without arithmetic, by their bits.
-_MOVES = {
-    8: (memory.number, memory.put),
-    4: (instructions.NAMES["half"], instructions.NAMES["put_half"]),
-    2: (instructions.NAMES["short"], instructions.NAMES["put_short"]),
-}
 
 
 def compiled(loop: Loop) -> callbacks.Callback:
@@ -340,7 +332,7 @@ def compiled(loop: Loop) -> callbacks.Callback:
     terms, count = loop.terms, loop.names.get("COUNT", loop.terms)
     register, roundings = loop.format.register, (("rc", loop.format), ("narrow", loop.moved))
     settings = Settings(register, loop.format, roundings)
-    take_moved, put_moved = _MOVES[int(loop.moved.itemsize)]
+    bits = 8 * int(loop.moved.itemsize)
     scope = {
         "word": memory.word,
         "number": memory.number,
@@ -350,8 +342,8 @@ def compiled(loop: Loop) -> callbacks.Callback:
         "SHARE": SHARE,
         "value": memory.loading(FP64, FP64, 0, 1),
         "put": memory.put,
-        "take_moved": take_moved,
-        "put_moved": put_moved,
+        "take_moved": memory.loading_bits(bits),
+        "put_moved": memory.storing_bits(bits),
         "prefetch": prefetch,
         "over": vector_loops.over(),
         "over_one": vector_loops.over(1),

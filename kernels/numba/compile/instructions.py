@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from mcf.kernels.numba.compile import memory
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -105,46 +106,13 @@ def call_team(context, entry, function, data, threads):
     return types.void(*given), generate
 
 
-@functools.cache
-def loading_bits(bits: int) -> Any:
-    """Return the intrinsic (address, i) -> unsigned integer i of `bits` bits."""
-    kind = ir.IntType(bits)
-
-    @intrinsic
-    def load(context, address, i):
-        def generate(c, b, signature, args):
-            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
-            return b.zext(b.load(cell, align=bits // 8), _I64)
-
-        return types.int64(types.uint64, types.int64), generate
-
-    return load
-
-
-@functools.cache
-def storing_bits(bits: int) -> Any:
-    """Return the intrinsic (address, i, value) that stores a value's lower bits as integer i."""
-    kind = ir.IntType(bits)
-
-    @intrinsic
-    def store(context, address, i, value):
-        def generate(c, b, signature, args):
-            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
-            b.store(b.trunc(args[2], kind), cell, align=bits // 8)
-            return c.get_dummy_value()
-
-        return types.void(types.uint64, types.int64, types.int64), generate
-
-    return store
-
-
 NAMES = {
-    "byte": loading_bits(8),
-    "short": loading_bits(16),
-    "half": loading_bits(32),
-    "put_byte": storing_bits(8),
-    "put_short": storing_bits(16),
-    "put_half": storing_bits(32),
+    "byte": memory.loading_bits(8),
+    "short": memory.loading_bits(16),
+    "half": memory.loading_bits(32),
+    "put_byte": memory.storing_bits(8),
+    "put_short": memory.storing_bits(16),
+    "put_half": memory.storing_bits(32),
     "bits64": bits64,
     "power": power,
     "call": call,

@@ -194,14 +194,40 @@ def word(context, address, i):
     return types.uint64(types.uint64, types.int64), generate
 
 
-@intrinsic
-def number(context, address, i):
-    """Intrinsic (address, i) -> the 64-bit entry i of a table, as an integer."""
+@functools.cache
+def loading_bits(bits: int) -> Any:
+    """Return the intrinsic (address, i) -> unsigned integer i of `bits` bits."""
+    kind = ir.IntType(bits)
 
-    def generate(c, b, signature, args):
-        return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+    @intrinsic
+    def load(context, address, i):
+        def generate(c, b, signature, args):
+            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            return b.zext(b.load(cell, align=bits // 8), _I64)
 
-    return types.int64(types.uint64, types.int64), generate
+        return types.int64(types.uint64, types.int64), generate
+
+    return load
+
+
+@functools.cache
+def storing_bits(bits: int) -> Any:
+    """Return the intrinsic (address, i, value) that stores a value's lower bits as integer i."""
+    kind = ir.IntType(bits)
+
+    @intrinsic
+    def store(context, address, i, value):
+        def generate(c, b, signature, args):
+            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            b.store(b.trunc(args[2], kind), cell, align=bits // 8)
+            return c.get_dummy_value()
+
+        return types.void(types.uint64, types.int64, types.int64), generate
+
+    return store
+
+
+number, put = loading_bits(64), storing_bits(64)
 
 
 @intrinsic
@@ -212,17 +238,6 @@ def advance(context, address, i):
         return b.ptrtoint(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), _I64)
 
     return types.uint64(types.uint64, types.int64), generate
-
-
-@intrinsic
-def put(context, address, i, value):
-    """Intrinsic (address, i, value): store a 64-bit integer as entry i of a table."""
-
-    def generate(c, b, signature, args):
-        b.store(args[2], b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
-        return c.get_dummy_value()
-
-    return types.void(types.uint64, types.int64, types.int64), generate
 
 
 @intrinsic
