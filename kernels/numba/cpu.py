@@ -69,7 +69,8 @@ class Launch(Prepared):
         self._starts = (np.arange(len(self._owner)) - first[self._owner]) * item
         ends = np.array(sizes, dtype=np.int64)
         self._stops = np.minimum(ends[self._owner], self._starts + item)
-        self._fixed = [x.ctypes.data for x in (self._owner, self._starts, self._stops)]
+        rows, starts, stops = (x.ctypes.data for x in (self._owner, self._starts, self._stops))
+        self._head = Table(rows=rows, starts=starts, stops=stops)
         fields = spec.fields
         moved = sum(f.format.itemsize * (f.read + f.written) for f in fields if not f.uniform)
         # Lines that a loop also reads are in the cache already.
@@ -90,7 +91,7 @@ class Launch(Prepared):
     def _table(self, parts: int) -> array[int]:
         """Return the initial argument struct: its fields, space for the addresses, the shares."""
         if parts not in self._tables:
-            table = Table(0, *self._fixed, 0, 0, parts, 0)
+            table = self._head._replace(parts=parts)
             room = array("Q", bytes(_WORD * len(self._spec.fields) * self._length))
             shares = array("Q", team.shares(len(self._owner), parts).tobytes())
             self._tables[parts] = array("Q", table) + room + shares
@@ -112,7 +113,7 @@ class Launch(Prepared):
         end = _WORDS + fields * self._length
         for k, column in enumerate(addresses):
             table[_WORDS + k : end : fields] = array("Q", column)
-        table[0], table[_WORDS - 1] = place + _WORD * _WORDS, place + _WORD * end
+        table[_ADDRESSES], table[_SHARES] = place + _WORD * _WORDS, place + _WORD * end
         if spec.scalars:
             values = np.ascontiguousarray(scalars, dtype=self._kind)
             table[_SCALARS] = values.ctypes.data
@@ -144,7 +145,7 @@ class Launch(Prepared):
             return super().row(scalars)
         values = self._scalars(scalars)
         given = 0 if values is None else values.ctypes.data
-        fields = dict(zip(Table._fields, Table(0, *self._fixed, given, 0, 0, 0), strict=True))
+        fields = self._head._replace(scalars=given)._asdict()
         items, keep = len(self._owner), (self, values)
         return prepared.Call(
             self._loop.address, fields, len(self._spec.fields), items,
@@ -172,7 +173,9 @@ class Launch(Prepared):
         return all(a % streaming.LINE == 0 for k in self._written for a in addresses[k])
 
 
-_SCALARS, _SUMS = Table._fields.index("scalars"), Table._fields.index("sums")
+_SHARES, _ADDRESSES, _SCALARS, _SUMS = map(
+    Table._fields.index, ("shares", "addresses", "scalars", "sums")
+)
 
 
 # Loops over small tensors see a small number of sizes, and preparing costs as much as such a call.

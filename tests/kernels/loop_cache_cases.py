@@ -13,23 +13,21 @@ import pytest
 from mcf.kernels import cache_files
 from mcf.kernels.numba.cache import objects
 from mcf.kernels.numba.compile import stored
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.runtime import team
 
-TEXT = """
-def kernel(data):
-    put(data, 0, number(data, 0) + {0})
-"""
+
+def add(data):  # type: ignore[no-untyped-def]
+    put(data, 0, number(data, 0) + ADDED)  # type: ignore[name-defined]  # noqa: F821
 
 
 @functools.cache
 def _adds(number: int) -> tuple[Any, str]:
-    from mcf.kernels.numba.compile import compiler, memory
-
-    return compiler.callback(TEXT.format(number), "<mcf test>", {"put": memory.put})
+    return Loop(add, names={"ADDED": number}, whole=True).compiled()  # type: ignore[no-any-return]
 
 
 def adds(number: int) -> Callable[[], tuple[Any, str]]:
-    """Makes a loop that adds a number to one; here it is compiled but once."""
+    """Return the function that compiles, once, a loop that adds a number to one."""
     return lambda: _adds(number)
 
 

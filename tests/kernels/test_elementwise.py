@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import PRIMITIVE_NAMES, Binder
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.numba.cpu import ITEM, SERIAL
-from mcf.kernels.numba.loops import element_loops
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell
 from tests.helpers.executors import on_each_executor
@@ -115,18 +113,6 @@ def test_names_of_the_loops_are_no_scalars(name: str) -> None:
     """A scalar called `share` made threads take an item twice."""
     with pytest.raises(ValueError, match=rf"generated code has other things named .*'{name}'"):
         dataclasses.replace(SPEC, scalars=(*SPEC.scalars, name))
-
-
-def test_all_that_a_loop_assigns_is_reserved() -> None:
-    spec = dataclasses.replace(SPEC, sums=None, sum_count=0, counts=0)
-    text = element_loops.source(spec).split("def kernel(data):")[1]
-    assigned = set(re.findall(r"^ *(\w+) = ", text, re.MULTILINE))
-    assigned |= set(re.findall(r"^ *for (\w+) in", text, re.MULTILINE))
-    own = {f"{f.name}_address" for f in spec.fields} | set(spec.scalars)
-    assert {"share", "item", "row"} <= assigned - own
-    for name in sorted(assigned - own):
-        with pytest.raises(ValueError, match="other things named"):
-            dataclasses.replace(spec, scalars=(*spec.scalars, name))
 
 
 def test_every_parameter_needs_a_source() -> None:

@@ -115,7 +115,7 @@ def test_bits_with_and_without_the_cache(operation: Any, fmt: Any, terms: int) -
         return out
 
     loop = element_loops.Loop(spec)
-    function = loop.function()
+    function = element_loops.loop_of(spec).compiled()
     # Numba's engine makes machine code of its own out of the text.
     engine = function.library.get_pointer_to_function(function.name)
     for a, b in zip(results(loop.address), results(engine), strict=True):
@@ -233,5 +233,5 @@ def test_all_kinds_of_loops_can_be_kept() -> None:
         folds.compiled(sums, "halving"),
         folds.compiled(fold.product_fold(FP64, 2, 2, 2), "product"),
     ]
-    loops += [element_loops.Loop(operators.kernel(operators.TWO_SUM, FP32))._native(streamed=True)]
+    loops += [element_loops.Loop(operators.kernel(operators.TWO_SUM, FP32))._streamed]
     assert {type(loop.keep).__name__ for loop in loops} == {"ExecutionEngine"}

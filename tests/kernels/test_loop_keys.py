@@ -19,7 +19,7 @@ from mcf.kernels.algorithms import transforms
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP16, FP32, FP64
 from mcf.kernels.numba.cache import keys
-from mcf.kernels.numba.compile import compiler, stored
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.loops import element_loops
 from mcf.kernels.numba.runtime import processor
 
@@ -98,9 +98,7 @@ def test_parts_are_told_apart() -> None:
 
 
 def parts(spec: Elementwise) -> str:
-    loop = element_loops.Loop.__new__(element_loops.Loop)
-    loop._spec, loop._text = spec, element_loops.source(spec)
-    return keys.key(*loop._parts())
+    return keys.key(*element_loops.parts_of(spec))
 
 
 def test_declarations() -> None:
@@ -143,6 +141,10 @@ def test_processor_versions_and_files_count(
     assert keys.key("test") != before
 
 
+def nothing_done(data: int) -> None:
+    """Do nothing."""
+
+
 was_both = processor.both_pipes()
 
 
@@ -166,8 +168,7 @@ def test_files_that_change_while_a_process_runs(
     (deeper / "another.py").write_text("")
     # What is compiled then has parts of both, and is not kept.
     monkeypatch.setenv("MCF_CACHE_DIR", str(tmp_path / "cache"))
-    text = "def kernel(data):\n    return\n"
-    stored.native(("test",), lambda: compiler.callback(text, "<mcf test>", {}))
+    Loop(nothing_done, whole=True).native()
     assert not (tmp_path / "cache").exists()
     # In an archive there are none.
     monkeypatch.setattr(

@@ -105,6 +105,19 @@ def test_moves_of_words_and_of_bytes() -> None:
     assert torch.equal(copy, truth[at])
 
 
+@pytest.mark.parametrize(("given", "made"), [(8, 4), (4, 8), (4, 4)])
+def test_moves_convert_sizes(given: int, made: int) -> None:
+    """Mutants: an element converted at its own index instead of the source's, or not converted."""
+    dtypes = {4: torch.float32, 8: torch.float64}
+    x = (torch.arange(12, dtype=dtypes[given]) / 7).reshape(3, 4)
+    out = torch.empty(4, 3, dtype=dtypes[made])
+    to = 0 if given == made else made
+    program = Program.of([Move([0], [1], 12, np.arange(12).reshape(3, 4).T, given, to)], 2)
+    assert program is not None
+    assert program(_places(x, out))
+    assert torch.equal(out, x.T.to(out.dtype))
+
+
 def test_what_follows_numbers_out_of_range_is_left_out() -> None:
     least, most = 2.0**-120, 2.0**60
     program = Program.of([Within([0, 1], 3, least, most), Move([0], [2], 3)], 3)

@@ -93,7 +93,7 @@ cases = everyday(
 @pytest.mark.parametrize("case", cases)
 def test_rewrites_change_no_bit(case: Any, streamed: bool, pipes: Any) -> None:
     spec, given = kernel(case)
-    function = element_loops.Loop(spec).function()
+    function = element_loops.loop_of(spec).compiled()
     pipes(False)
     assert rewrite.rewritten(function) == function
     plain = function.library.get_pointer_to_function(function.name)
@@ -113,7 +113,7 @@ def test_rewrites_change_no_bit(case: Any, streamed: bool, pipes: Any) -> None:
 @with_fma
 def test_a_one_that_is_none_is_caught(pipes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, given = kernel(CASES[0])
-    function = element_loops.Loop(spec).function()
+    function = element_loops.loop_of(spec).compiled()
     expected = results(function.library.get_pointer_to_function(function.name), spec, given)
     pipes(True)
     monkeypatch.setattr(rewrite, "_ONE", "0x3FF0000000000001")
@@ -129,7 +129,7 @@ def test_long_formulas_fuse_additions_where_there_are_32_registers(
     lanes: int, fused: bool, pipes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, _ = kernel(CASES[0])
-    function = element_loops.Loop(spec).function()
+    function = element_loops.loop_of(spec).compiled()
     pipes(True)
     monkeypatch.setattr(processor, "vector_bytes", lambda: lanes)
     before = function.library.get_llvm_str().count("@llvm.fma.v")

@@ -12,6 +12,7 @@ import functools
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 from numba.core import compiler, registry, types
 from numba.core.codegen import JITCodeLibrary
@@ -19,7 +20,10 @@ from numba.core.compiler_lock import global_compiler_lock
 
 
 class Library(JITCodeLibrary):
-    """Numba's library of one callback, which emits machine code only when an address is queried."""
+    """Numba's library of one callback, or of a function that it calls.
+
+    It emits machine code only when an address is queried.
+    """
 
     def _optimize_functions(self, ll_module: Any) -> None:
         # The passes over the whole module repeat all of that after inlining.
@@ -76,10 +80,12 @@ def compiled(function: Callable[[int], None]) -> Callback:
     target.options.parse_as_flags(flags, {"error_model": "numpy"})
     flags.no_cpython_wrapper, flags.no_cfunc_wrapper, flags.no_compile = True, False, True
     flags.enable_pyobject = False
-    library = Library(target.target_context.codegen(), function.__name__)
-    result = compiler.compile_extra(
-        target.typing_context, target.target_context, function, args=(types.uint64,),
-        return_type=types.void, flags=flags, locals={}, library=library,
-    )  # fmt: skip
-    library._ensure_finalized()
+    codegen = target.target_context.codegen()
+    library = Library(codegen, function.__name__)
+    with mock.patch.object(codegen, "_library_class", Library):
+        result = compiler.compile_extra(
+            target.typing_context, target.target_context, function, args=(types.uint64,),
+            return_type=types.void, flags=flags, locals={}, library=library,
+        )  # fmt: skip
+        library._ensure_finalized()
     return Callback(library, result.fndesc.llvm_cfunc_wrapper_name)

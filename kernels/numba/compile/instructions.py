@@ -1,14 +1,15 @@
-"""Intrinsics of loops other than algorithms: sums, indices, inlined functions."""
+"""Intrinsics of loops other than algorithms: calls, copies, narrow integers."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from mcf.kernels.numba.compile import memory
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -28,40 +29,6 @@ def jit(function: Any) -> Any:
 
 
 @intrinsic
-def accumulate(context, total, term):
-    """Intrinsic (total, term) -> total + term, where a loop may keep several partial sums.
-
-    Partial sums are added in any order and contracted with their products; a boolean term is
-    counted.
-    """
-
-    def generate(c, b, signature, args):
-        if signature.args[1] == types.boolean:
-            one = b.trunc(args[1], ir.IntType(1)) if args[1].type.width > 1 else args[1]
-            return b.add(args[0], b.zext(one, _I32))
-        return b.fadd(args[0], args[1], flags=("reassoc", "nsz", "contract"))
-
-    return total(total, term), generate
-
-
-@intrinsic
-def usual_nan(context, x):
-    """Intrinsic: replace any NaN by the one without a payload.
-
-    Scalars may come from a GPU, whose NaN has all bits set: rounding to bf16 would carry it to -0.
-    """
-
-    def generate(c, b, signature, args):
-        return b.select(
-            b.fcmp_unordered("uno", args[0], args[0]),
-            ir.Constant(args[0].type, float("nan")),
-            args[0],
-        )
-
-    return x(x), generate
-
-
-@intrinsic
 def bits64(context, x):
     """Intrinsic: return the bit pattern of a float64 as an integer."""
     return types.int64(types.float64), lambda c, b, s, args: b.bitcast(args[0], _I64)
@@ -76,12 +43,6 @@ def power(context, exponent):
         return b.bitcast(b.shl(biased, ir.Constant(_I64, 52)), ir.DoubleType())
 
     return types.float64(types.int64), generate
-
-
-@intrinsic
-def element(context, i):
-    """Intrinsic: return an index modulo 2**32, as an unsigned integer."""
-    return types.int32(types.int64), lambda c, b, s, args: b.trunc(args[0], _I32)
 
 
 @intrinsic
@@ -145,47 +106,15 @@ def call_team(context, entry, function, data, threads):
     return types.void(*given), generate
 
 
-@functools.cache
-def loading_bits(bits: int) -> Any:
-    """Return the intrinsic (address, i) -> unsigned integer i of `bits` bits."""
-    kind = ir.IntType(bits)
-
-    @intrinsic
-    def load(context, address, i):
-        def generate(c, b, signature, args):
-            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
-            return b.zext(b.load(cell, align=bits // 8), _I64)
-
-        return types.int64(types.uint64, types.int64), generate
-
-    return load
-
-
-@functools.cache
-def storing_bits(bits: int) -> Any:
-    """Return the intrinsic (address, i, value) that stores a value's lower bits as integer i."""
-    kind = ir.IntType(bits)
-
-    @intrinsic
-    def store(context, address, i, value):
-        def generate(c, b, signature, args):
-            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
-            b.store(b.trunc(args[2], kind), cell, align=bits // 8)
-            return c.get_dummy_value()
-
-        return types.void(types.uint64, types.int64, types.int64), generate
-
-    return store
-
-
 NAMES = {
-    "byte": loading_bits(8),
-    "short": loading_bits(16),
-    "half": loading_bits(32),
-    "put_byte": storing_bits(8),
-    "put_short": storing_bits(16),
-    "put_half": storing_bits(32),
+    "byte": memory.loading_bits(8),
+    "short": memory.loading_bits(16),
+    "half": memory.loading_bits(32),
+    "put_byte": memory.storing_bits(8),
+    "put_short": memory.storing_bits(16),
+    "put_half": memory.storing_bits(32),
     "bits64": bits64,
+    "power": power,
     "call": call,
     "call_team": call_team,
     "beyond": beyond,

@@ -1,8 +1,13 @@
 """The names that loops are written over, which `mcf.kernels.numba.compile.bound` binds.
 
-A loop is an ordinary Python function (item, data, workspace) over 64-bit integers, addresses and
-float64 numbers; `data` is the address of its argument struct. An expansion is a tuple of TERMS
+A loop is an ordinary Python function over an item, operands, 64-bit integers, addresses and float64
+numbers. Its parameters after the item are the fields of its argument struct, but `data` is the
+address of that and `workspace` that of the thread's workspace. An expansion is a tuple of TERMS
 numbers in registers, and a tuple of TERMS addresses in memory; ZEROS is one of zeros.
+
+A loop reads `x = operand[i]` and writes `operand[i] = x`. The same function is compiled for one
+matrix an item, or for a block of matrices with one matrix per vector lane: a number is then the
+vectors of its lanes in scratch memory, and `operand[i, lane]` is the number of one lane.
 
 | name | meaning |
 |---|---|
@@ -16,11 +21,12 @@ numbers in registers, and a tuple of TERMS addresses in memory; ZEROS is one of 
 | load, store (operand, addresses, i) | the components of number i |
 | prefetch (addresses, i) | load the float64 numbers i into the cache, if there are any |
 | over (first, last, step, arguments) | step(i, *arguments) for each i, on two vectors at a time |
+| over_one (first, last, step, arguments) | the same loop on one vector at a time |
 | bits64 (x) | the bit pattern of a float64 |
 
-An operand is a small integer: tensors and workspaces of different operands do not overlap, so that
-LLVM vectorises; ANY may overlap every other one. Further names are those of a `Loop`: the task's
-algorithms, and constants.
+The operand of `load` and `store` is a small integer, for memory that a loop addresses in other
+ways. Tensors and workspaces of different operands do not overlap, so that LLVM vectorises; ANY may
+overlap every other one. Further names are those of a `Loop`: the task's algorithms, and constants.
 """
 
 
@@ -33,7 +39,7 @@ def items(data):
     prefer_wide_vectors()
     shares, parts = word(data, 0), number(data, 1)
     arrival = claim(shares, 0)
-    workspace = advance(word(data, 2), arrival * number(data, 3))
+    arguments = fields(data, arrival)
     for turn in range(parts):
         share = SHARE * ((arrival + turn) % parts + 1)
         end = number(shares, share + 1)
@@ -41,7 +47,11 @@ def items(data):
             item = claim(shares, share)
             if item >= end:
                 break
-            loop(item, data, workspace)
+            loop(item, *arguments)
+
+
+def nothing():
+    """Do nothing: in place of `prefer_wide_vectors` for loops that 512-bit vectors slow down."""
 
 
 def same(x):

@@ -8,6 +8,7 @@ declares by alias scopes that the tensors of one kernel do not overlap, which th
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -42,10 +43,12 @@ def no_alias(module: Any, instruction: Any, index: int | None, count: int) -> No
     instruction.set_metadata("noalias", module.add_metadata(others))
 
 
-def _cell(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
+def _cell(b: Any, address: Any, index: Any, fmt: Format, lanes: int) -> tuple[Any, int]:
     kind = _I16 if fmt == BF16 else INTEGERS.get(fmt) or LLVM[fmt]
-    size = {INT8: 1, UINT8: 1, INT16: 2, INT32: 4, BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
-    return b.gep(b.inttoptr(address, kind.as_pointer()), [index]), size
+    pointer = b.gep(b.inttoptr(address, kind.as_pointer()), [index])
+    if lanes:
+        pointer = b.bitcast(pointer, _vector(kind, lanes).as_pointer())
+    return pointer, int(fmt.itemsize)
 
 
 @functools.cache
@@ -63,37 +66,38 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
     return load
 
 
+def _vector(kind: Any, lanes: int) -> Any:
+    return ir.VectorType(kind, lanes) if lanes else kind
+
+
 def loaded(
-    b: Any, address: Any, i: Any, register: Format, fmt: Format, index: int | None, count: int
+    b: Any,
+    address: Any,
+    i: Any,
+    register: Format,
+    fmt: Format,
+    index: int | None,
+    count: int,
+    lanes: int = 0,
 ) -> Any:
-    """Emit the load of element i of field `index` of `count`, widened to the register."""
-    pointer, size = _cell(b, address, i, fmt)
+    """Emit the load of element i of field `index` of `count`, widened to the register.
+
+    With lanes it is the vector of elements i, ..., i + lanes - 1.
+    """
+    pointer, size = _cell(b, address, i, fmt, lanes)
     value = b.load(pointer, align=size)
     no_alias(b.module, value, index, count)
+    real = _vector(LLVM[register], lanes)
     if fmt == BF16:
-        value = b.bitcast(b.shl(b.zext(value, _I32), _const(16)), ir.FloatType())
+        word = _vector(_I32, lanes)
+        value = b.shl(b.zext(value, word), ir.Constant(word, [16] * lanes if lanes else 16))
+        value = b.bitcast(value, _vector(ir.FloatType(), lanes))
     if fmt == UINT8:
-        return b.uitofp(value, LLVM[register])
+        return b.uitofp(value, real)
     if fmt in INTEGERS:
-        return b.sitofp(value, LLVM[register])
+        return b.sitofp(value, real)
     source = FP32 if fmt == BF16 else fmt
-    return value if source == register else b.fpext(value, LLVM[register])
-
-
-@functools.cache
-def storing(register: Format, fmt: Format, index: int | None, count: int) -> Any:
-    """Intrinsic (address, i, x): store x, which has been rounded to `fmt`."""
-    kind = NUMBA[register]
-
-    @intrinsic
-    def store(context, address, i, x):
-        def generate(c, b, signature, args):
-            stored(b, args[0], args[1], args[2], register, fmt, index, count)
-            return c.get_dummy_value()
-
-        return types.void(types.uint64, types.int64, kind), generate
-
-    return store
+    return value if source == register else b.fpext(value, real)
 
 
 def stored(
@@ -105,18 +109,21 @@ def stored(
     fmt: Format,
     index: int | None,
     count: int,
+    lanes: int = 0,
 ) -> None:
     """Emit the store of a register, rounded to `fmt`, as element i of field `index` of `count`."""
-    pointer, size = _cell(b, address, i, fmt)
+    pointer, size = _cell(b, address, i, fmt, lanes)
     if fmt in (BF16, FP16) and register == FP64:
         # Exact, and supported by processors.
-        value = b.fptrunc(value, ir.FloatType())
+        value = b.fptrunc(value, _vector(ir.FloatType(), lanes))
     if fmt == BF16:
-        value = b.trunc(b.lshr(b.bitcast(value, _I32), _const(16)), _I16)
+        word = _vector(_I32, lanes)
+        value = b.lshr(b.bitcast(value, word), ir.Constant(word, [16] * lanes if lanes else 16))
+        value = b.trunc(value, _vector(_I16, lanes))
     elif fmt in INTEGERS:
-        value = b.trunc(b.fptosi(value, _I32), INTEGERS[fmt])
+        value = b.trunc(b.fptosi(value, _vector(_I32, lanes)), _vector(INTEGERS[fmt], lanes))
     elif fmt != register:
-        value = b.fptrunc(value, LLVM[fmt])
+        value = b.fptrunc(value, _vector(LLVM[fmt], lanes))
     no_alias(b.module, b.store(value, pointer, align=size), index, count)
 
 
@@ -126,70 +133,55 @@ def _pair(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
     return b.gep(b.inttoptr(address, ir.IntType(2 * width).as_pointer()), [index]), width
 
 
-@functools.cache
-def loading_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
-    """Intrinsic (address, i) -> elements 2 i and 2 i + 1, in one load; float32 registers."""
+def loaded_pair(
+    b: Any, address: Any, i: Any, register: Format, fmt: Format, index: int, count: int
+) -> list[Any]:
+    """Emit one load of the elements 2 i and 2 i + 1; see `loaded`."""
     assert register == FP32, "pairs are of 32-bit registers"
-
-    @intrinsic
-    def load(context, address, i):
-        result = types.UniTuple(types.float32, 2)
-
-        def generate(c, b, signature, args):
-            pointer, width = _pair(b, args[0], args[1], fmt)
-            both = b.load(pointer, align=max(1, width // 8))
-            no_alias(b.module, both, index, count)
-            if fmt == BF16:
-                patterns = b.shl(both, _const(16)), b.and_(both, _const(-65536))
-                return c.make_tuple(b, result, [b.bitcast(w, ir.FloatType()) for w in patterns])
-            one = ir.IntType(width)
-            halves = [b.trunc(both, one), b.trunc(b.lshr(both, both.type(width)), one)]
-            if fmt == FP32:
-                found = [b.bitcast(w, ir.FloatType()) for w in halves]
-            elif fmt == FP16:
-                found = [b.fpext(b.bitcast(w, ir.HalfType()), ir.FloatType()) for w in halves]
-            elif fmt in (UINT4, UINT8):
-                # Signed: processors without AVX-512 convert only signed 32-bit integers.
-                found = [b.sitofp(b.zext(w, _I32), ir.FloatType()) for w in halves]
-            else:
-                found = [b.sitofp(b.sext(w, _I32), ir.FloatType()) for w in halves]
-            return c.make_tuple(b, result, found)
-
-        return result(types.uint64, types.int64), generate
-
-    return load
+    pointer, width = _pair(b, address, i, fmt)
+    both = b.load(pointer, align=max(1, width // 8))
+    no_alias(b.module, both, index, count)
+    real = ir.FloatType()
+    if fmt == BF16:
+        return [b.bitcast(w, real) for w in (b.shl(both, _const(16)), b.and_(both, _const(-65536)))]
+    one = ir.IntType(width)
+    halves = [b.trunc(both, one), b.trunc(b.lshr(both, both.type(width)), one)]
+    if fmt == FP32:
+        return [b.bitcast(w, real) for w in halves]
+    if fmt == FP16:
+        return [b.fpext(b.bitcast(w, ir.HalfType()), real) for w in halves]
+    # Signed: processors without AVX-512 convert only signed 32-bit integers.
+    widen = b.zext if fmt in (UINT4, UINT8) else b.sext
+    return [b.sitofp(widen(w, _I32), real) for w in halves]
 
 
-@functools.cache
-def storing_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
-    """Intrinsic (address, i, x, y): store both, which have been rounded to `fmt`, in one store."""
+def store_pair(
+    b: Any,
+    address: Any,
+    i: Any,
+    values: Sequence[Any],
+    register: Format,
+    fmt: Format,
+    index: int,
+    count: int,
+) -> None:
+    """Emit one store of both, which have been rounded to `fmt`; see `stored`."""
     assert register == FP32, "pairs are of 32-bit registers"
-
-    @intrinsic
-    def store(context, address, i, x, y):
-        def generate(c, b, signature, args):
-            pointer, width = _pair(b, args[0], args[1], fmt)
-            two = ir.IntType(2 * width)
-            if fmt == BF16:
-                low, high = (b.bitcast(x, _I32) for x in args[2:])
-                both = b.or_(b.lshr(low, _const(16)), b.and_(high, _const(-65536)))
-            elif fmt in (FP16, FP32):
-                kind = _I16 if fmt == FP16 else _I32
-                if fmt == FP16:
-                    args = [*args[:2], *(b.fptrunc(x, ir.HalfType()) for x in args[2:])]
-                low, high = (b.zext(b.bitcast(x, kind), two) for x in args[2:])
-                both = b.or_(low, b.shl(high, two(width)))
-            else:
-                low, high = (b.fptosi(x, _I32) for x in args[2:])
-                low = b.and_(low, _const((1 << width) - 1))
-                both = b.or_(low, b.shl(high, _const(width)))
-                both = both if width == 16 else b.trunc(both, two)
-            no_alias(b.module, b.store(both, pointer, align=max(1, width // 8)), index, count)
-            return c.get_dummy_value()
-
-        return types.void(types.uint64, types.int64, types.float32, types.float32), generate
-
-    return store
+    pointer, width = _pair(b, address, i, fmt)
+    two = ir.IntType(2 * width)
+    if fmt == BF16:
+        low, high = (b.bitcast(x, _I32) for x in values)
+        both = b.or_(b.lshr(low, _const(16)), b.and_(high, _const(-65536)))
+    elif fmt in (FP16, FP32):
+        if fmt == FP16:
+            values = [b.fptrunc(x, ir.HalfType()) for x in values]
+        low, high = (b.zext(b.bitcast(x, ir.IntType(width)), two) for x in values)
+        both = b.or_(low, b.shl(high, two(width)))
+    else:
+        low, high = (b.fptosi(x, _I32) for x in values)
+        both = b.or_(b.and_(low, _const((1 << width) - 1)), b.shl(high, _const(width)))
+        both = both if width == 16 else b.trunc(both, two)
+    no_alias(b.module, b.store(both, pointer, align=max(1, width // 8)), index, count)
 
 
 @intrinsic
@@ -202,14 +194,40 @@ def word(context, address, i):
     return types.uint64(types.uint64, types.int64), generate
 
 
-@intrinsic
-def number(context, address, i):
-    """Intrinsic (address, i) -> the 64-bit entry i of a table, as an integer."""
+@functools.cache
+def loading_bits(bits: int) -> Any:
+    """Return the intrinsic (address, i) -> unsigned integer i of `bits` bits."""
+    kind = ir.IntType(bits)
 
-    def generate(c, b, signature, args):
-        return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+    @intrinsic
+    def load(context, address, i):
+        def generate(c, b, signature, args):
+            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            return b.zext(b.load(cell, align=bits // 8), _I64)
 
-    return types.int64(types.uint64, types.int64), generate
+        return types.int64(types.uint64, types.int64), generate
+
+    return load
+
+
+@functools.cache
+def storing_bits(bits: int) -> Any:
+    """Return the intrinsic (address, i, value) that stores a value's lower bits as integer i."""
+    kind = ir.IntType(bits)
+
+    @intrinsic
+    def store(context, address, i, value):
+        def generate(c, b, signature, args):
+            cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            b.store(b.trunc(args[2], kind), cell, align=bits // 8)
+            return c.get_dummy_value()
+
+        return types.void(types.uint64, types.int64, types.int64), generate
+
+    return store
+
+
+number, put = loading_bits(64), storing_bits(64)
 
 
 @intrinsic
@@ -220,17 +238,6 @@ def advance(context, address, i):
         return b.ptrtoint(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), _I64)
 
     return types.uint64(types.uint64, types.int64), generate
-
-
-@intrinsic
-def put(context, address, i, value):
-    """Intrinsic (address, i, value): store a 64-bit integer as entry i of a table."""
-
-    def generate(c, b, signature, args):
-        b.store(args[2], b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
-        return c.get_dummy_value()
-
-    return types.void(types.uint64, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -260,17 +267,6 @@ def prefer_wide_vectors(context):
         return c.get_dummy_value()
 
     return types.void(), generate
-
-
-@intrinsic
-def prefetch(context, address, i):
-    """Intrinsic (address, i): prefetch the float64 number i, if there is one."""
-
-    def generate(c, b, signature, args):
-        prefetched(b, *args)
-        return c.get_dummy_value()
-
-    return types.void(types.uint64, types.int64), generate
 
 
 def prefetched(b: Any, address: Any, i: Any) -> None:

@@ -8,7 +8,6 @@ LLVM does so only if loop metadata demands it, which Numba's loops cannot expres
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from mcf.kernels.numba.runtime import processor
@@ -22,25 +21,7 @@ def width(size: int = 8) -> int:
     return INTERLEAVED * processor.vector_bytes() // size
 
 
-def step(name: str, index: str, arguments: Sequence[str], body: Sequence[str]) -> list[str]:
-    """Return the source of a function that runs one step of a loop, see `over`."""
-    return [
-        "@jit",
-        f"def {name}({', '.join([index, *arguments])}):",
-        *("    " + b for b in body),
-        "",
-    ]
-
-
-def call(
-    name: str, first: str, last: str, arguments: Sequence[str], interleaved: bool = True
-) -> str:
-    """Return the statement that runs a `step` for first, ..., last - 1 on one or two vectors."""
-    loop = "over" if interleaved else "over_one"
-    return f"{loop}({first}, {last}, {name}, ({', '.join(arguments)},))"
-
-
-def _interleaved(module: Any, count: int) -> Any:
+def interleaved(module: Any, count: int) -> Any:
     """Return a loop's metadata, whose first operand is the node itself."""
     from llvmlite import ir
 
@@ -83,7 +64,7 @@ def over(count: int = INTERLEAVED, pad: int = 1) -> Any:
             following = b.add(i, begin.type(1), flags=("nsw",))
             i.add_incoming(following, b.block)
             branch = b.cbranch(b.icmp_signed("<", following, end), body, after)
-            branch.set_metadata("llvm.loop", _interleaved(b.module, count))
+            branch.set_metadata("llvm.loop", interleaved(b.module, count))
             b.position_at_end(after)
             return c.get_dummy_value()
 

@@ -35,15 +35,15 @@ BLOCK = 1 << 14
 _FEWEST, _LONG = 64, 192
 # 64-bit fields of a thread's memory: the loop's argument struct, the row, first and last element of
 # its only item, its shares, the addresses of the tensors; then the workspace.
-ITEM, SHARES, TENSORS, HEAD = 8, 16, 32, 128
+ITEM, SHARES, TENSORS, HEAD = 12, 16, 32, 128
 THREAD = HEAD + 2 * BLOCK // _WORD
 # Fields before the tensors' addresses; after these, bytes per element of each tensor.
 WORDS = 11
 SHARE = team.SHARE
-ADDRESSES, ROWS, STARTS, STOPS, SCALARS, SUMS, PARTS, OWN = range(len(Table._fields))
+OWN, PARTS, _, _, ADDRESSES, ROWS, STARTS, STOPS, SCALARS, SUMS = range(len(Table._fields))
 
 
-def block_in_place(item, data, own):
+def block_in_place(item, data, workspace):
     """Compute a block into the thread's workspace, and copy it out.
 
     Fields: address of the blocks' counts or 0, the loop, elements per block, all elements, numbers
@@ -54,34 +54,34 @@ def block_in_place(item, data, own):
     results, fields = number(data, 8), number(data, 9)
     first = item * block
     length = min(block, total - first)
-    put(own, ADDRESSES, advance(own, TENSORS))
-    put(own, ROWS, advance(own, ITEM))
-    put(own, STARTS, advance(own, ITEM + 1))
-    put(own, STOPS, advance(own, ITEM + 2))
-    put(own, SCALARS, word(data, 10))
-    put(own, SUMS, advance(sums, item))
-    put(own, PARTS, 1)
-    put(own, OWN, advance(own, SHARES))
-    put(own, ITEM, 0)
-    put(own, ITEM + 1, 0)
-    put(own, ITEM + 2, length)
-    put(own, SHARES, 0)
-    put(own, SHARES + SHARE, 0)
-    put(own, SHARES + SHARE + 1, 1)
+    put(workspace, ADDRESSES, advance(workspace, TENSORS))
+    put(workspace, ROWS, advance(workspace, ITEM))
+    put(workspace, STARTS, advance(workspace, ITEM + 1))
+    put(workspace, STOPS, advance(workspace, ITEM + 2))
+    put(workspace, SCALARS, word(data, 10))
+    put(workspace, SUMS, advance(sums, item))
+    put(workspace, PARTS, 1)
+    put(workspace, OWN, advance(workspace, SHARES))
+    put(workspace, ITEM, 0)
+    put(workspace, ITEM + 1, 0)
+    put(workspace, ITEM + 2, length)
+    put(workspace, SHARES, 0)
+    put(workspace, SHARES + SHARE, 0)
+    put(workspace, SHARES + SHARE + 1, 1)
     place = 8 * HEAD
     for k in range(fields):
         size = number(data, WORDS + fields + k)
         if k < results:
-            put(own, TENSORS + k, beyond(own, place))
+            put(workspace, TENSORS + k, beyond(workspace, place))
             place += block * size
         else:
-            put(own, TENSORS + k, beyond(word(data, WORDS + k), first * size))
-    call(word(data, 5), own)
+            put(workspace, TENSORS + k, beyond(word(data, WORDS + k), first * size))
+    call(word(data, 5), workspace)
     if sums == 0 or number(sums, item) == 0:
         for k in range(results):
             size = number(data, WORDS + fields + k)
             target = beyond(word(data, WORDS + k), first * size)
-            move_bytes(target, word(own, TENSORS + k), length * size)
+            move_bytes(target, word(workspace, TENSORS + k), length * size)
 
 
 @stored.once

@@ -81,7 +81,7 @@ def squares_loop(register: Format, high_bits: int, low_bits: int) -> objects.Nat
         "SHIFT": 2.0**high_bits,
         "SCALE": 2.0**low_bits,
     }
-    return Loop(squares, operands=[(FP32, FP32, 1)], names=names, whole=True).native()
+    return Loop(squares, numbered=[(FP32, FP32, 1)], names=names, whole=True).native()
 
 
 def add_digits(x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:

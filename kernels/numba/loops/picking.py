@@ -32,9 +32,8 @@ OUT, SOURCE, ORIGINAL = range(3)
 _FORMATS = {8: (FP64, FP64), 4: (FP32, FP32), 2: (BF16, FP32)}
 
 
-def _selected(item, data, workspace):
+def _selected(item, data, mask, counts, total):
     """Write a block's selected elements; `counts` are the numbers of them before each block."""
-    mask, counts, total = word(data, 4), word(data, 5), number(data, 6)
     out, x = words(data, 7), words(data, 7 + TERMS)
     i, stop = item * BLOCK, min(total, (item + 1) * BLOCK)
     j, last = number(counts, item), number(counts, item + 1)
@@ -57,9 +56,8 @@ def _selected(item, data, workspace):
         i += 1
 
 
-def _inserted(item, data, workspace):
+def _inserted(item, data, mask, counts, total):
     """Write the next source element where the mask is True, and the original's elsewhere."""
-    mask, counts, total = word(data, 4), word(data, 5), number(data, 6)
     out, x, y = words(data, 7), words(data, 7 + TERMS), words(data, 7 + 2 * TERMS)
     j, last = number(counts, item), max(number(counts, item + 1), 1)
     for i in range(item * BLOCK, min(total, (item + 1) * BLOCK)):
@@ -99,15 +97,11 @@ def _starts(mask: Tensor) -> tuple[Tensor, array[int]]:
 
 def _run(mask: Tensor, starts: array[int], tensors: Sequence[Tensor], terms: int) -> None:
     size, into = tensors[0].element_size(), len(tensors) > 2 * terms
-    items = len(starts) - 1
-    parts = min(items, torch.get_num_threads() if mask.numel() > team.SERIAL else 1)
-    shares = team.shares(items, parts)
-    head = [shares.buffer_info()[0], parts, 0, 0]
-    places = mask.data_ptr(), starts.buffer_info()[0], mask.numel()
-    table = array("Q", [*head, *places, *(t.data_ptr() for t in tensors)])
+    head = mask.data_ptr(), starts.buffer_info()[0], mask.numel()
+    fields = [*head, *(t.data_ptr() for t in tensors)]
     for out in tensors[:terms]:
         streaming.ask_pages(out.data_ptr(), out.numel() * size)
-    team.run(_native(terms, size, into).address, table.buffer_info()[0], parts)
+    team.call(_native(terms, size, into).address, len(starts) - 1, mask.numel(), fields)
 
 
 def picked(x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:

@@ -22,16 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcf.kernels.fold import BLOCK, LANES, STEP, Fold
+from mcf.kernels.fold import BLOCK, STEP, Fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.loops import fold_loops, native_calls
-from mcf.kernels.numba.loops.fold_text import PRODUCT, SUM, WITHIN
 from mcf.kernels.numba.runtime import team
 from mcf.kernels.program import Bindable, Bound, Launch, Move, Program, Step
 
 _WORD = 8
-_ADDRESSES, _WORKSPACE, _COUNTS = ("addresses", "bases"), ("lanes", "works"), ("sums", "outside")
+_ADDRESSES, _COUNTS = ("addresses", "bases"), ("sums", "outside")
 
 
 def _parts(items: int) -> int:
@@ -92,7 +91,8 @@ class Call(Bindable):
         first = place + self._start
         filled = {
             **dict.fromkeys(_ADDRESSES, first),
-            **dict.fromkeys(_WORKSPACE, work.buffer_info()[0]),
+            "works": work.buffer_info()[0],
+            "entries": self._workspace,
             **dict.fromkeys(_COUNTS, counts.buffer_info()[0]),
             "parts": self._parts,
             "shares": first + _WORD * self._operands,
@@ -160,7 +160,6 @@ class Call(Bindable):
 def _of_fold(
     spec: Fold,
     kind: str,
-    names: Sequence[str],
     items: int,
     words: Mapping[str, int],
     *,
@@ -170,21 +169,23 @@ def _of_fold(
     """Return the call of a kernel of a fold; `words` are its sizes."""
     with stored.lock:
         address = fold_loops.compiled(spec, kind).address
-    fields = {name: words.get(name, 0) for name in names}
-    more = {"workspace": spec.state * LANES, "counts": counts, "shared": shared}
-    return Call(address, fields, sum(spec.components), items, **more)
+    fields = dict.fromkeys(("shares", "parts", "works", "entries"), 0)
+    fields |= fold_loops.fields(spec, kind, words)
+    workspace = fold_loops.workspace(spec, kind)
+    given = address, fields, sum(spec.components), items
+    return Call(*given, workspace=workspace, counts=counts, shared=shared)
 
 
 def one_fold(spec: Fold, rows: int, length: int) -> Call:
     """Return the fold of contiguous [rows, length], one block per row, on one thread."""
     sizes = {"total": length, "blocks": 1, "items": rows, "step": STEP}
-    return _of_fold(spec, "sum", SUM, rows, sizes)
+    return _of_fold(spec, "sum", rows, sizes)
 
 
 def product(spec: Fold, shape: tuple[int, int, int, int], shared: bool) -> Call:
     """Return a matrix product of shape (batch, rows, inner size, columns)."""
     items, words = fold_loops.product_sizes(*shape)
-    return _of_fold(spec, "product", PRODUCT, items, words, shared=shared)
+    return _of_fold(spec, "product", items, words, shared=shared)
 
 
 class _Halving(Bindable):
@@ -216,10 +217,10 @@ class LongFold(Bindable):
         items = rows * blocks
         sizes = {"total": length, "blocks": blocks, "items": items, "step": STEP}
         if limits is None:
-            call = _of_fold(spec, "sum", SUM, items, sizes, shared=True)
+            call = _of_fold(spec, "sum", items, sizes, shared=True)
         else:
             sizes |= limits
-            call = _of_fold(spec, "within", WITHIN, items, sizes, counts=items, shared=True)
+            call = _of_fold(spec, "within", items, sizes, counts=items, shared=True)
         steps: list[Step] = [Launch(call, x, out if blocks == 1 else workspace)]
         if blocks > 1:
             # As in `fold_loops.fold`: blocks by row, then rows; halved, and the first of each.

@@ -15,7 +15,7 @@ import functools
 import os
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from mcf.kernels.forks import forked
+from mcf.kernels.numba.runtime import streaming
 
 # Below this number of elements a second thread costs more than it saves. Arithmetic and sums of
 # pairs take 0.5 to 1 ns per element in cache, so the threshold is 30 to 70 microseconds. Waking one
@@ -123,29 +124,40 @@ def native(address: int) -> Callable[[int], None]:
 
 
 # Fields of one share: next item, end, first item, and padding to a cache line, so that threads do
-# not disturb each other.
+# not disturb each other. A thread first takes the share of its arrival index, whose items are
+# contiguous in memory, then items left in other shares.
 SHARE = 8
 
-# Loops over a table's items in generated code, where `shares` is the address of the shares and
-# `parts` their number. A thread first takes the share of its arrival index, whose items are
-# contiguous in memory, then items left in other shares.
-ITEMS = (
-    "arrival = claim(shares, 0)",
-    "for turn in range(parts):",
-    f"    share = {SHARE} * ((arrival + turn) % parts + 1)",
-    "    end = number(shares, share + 1)",
-    "    while True:",
-    "        item = claim(shares, share)",
-    "        if item >= end:",
-    "            break",
-)
-ITEMS_DEPTH = 2
-# Variables of these lines: a field of an argument struct with such a name would be overwritten.
-ITEMS_NAMES = frozenset({"arrival", "turn", "share", "end", "item"})
+
+def call(
+    address: int,
+    items: int,
+    size: int,
+    fields: Iterable[int],
+    entries: int = 0,
+    works: int | None = None,
+) -> None:
+    """Run a loop over items, on several threads if it is large.
+
+    Args:
+        address: of the loop.
+        items: the number of items.
+        size: the number of elements, see SERIAL.
+        fields: the fields of the argument struct after its head.
+        entries: the 64-bit entries of workspace per thread.
+        works: the address of existing workspaces.
+    """
+    parts = max(1, min(torch.get_num_threads() if size > SERIAL else 1, items))
+    own = shares(items, parts)
+    workspace = torch.empty(0 if works else parts * entries, dtype=torch.int64, device="cpu")
+    streaming.ask_pages(workspace.data_ptr(), 8 * workspace.numel())
+    head = own.buffer_info()[0], parts, works or workspace.data_ptr(), entries
+    table = array("Q", [*head, *fields])
+    run(address, table.buffer_info()[0], parts)
 
 
 def shares(items: int, parts: int) -> array[int]:
-    """Cut items 0, 1, ... into parts as ITEMS reads them: next, end, first, padding."""
+    """Cut items 0, 1, ... into parts: next, end, first, padding."""
     words = array("q", bytes(8 * SHARE * (parts + 1)))
     for part in range(parts):
         words[SHARE * (part + 1)] = items * part // parts

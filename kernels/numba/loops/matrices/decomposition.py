@@ -24,9 +24,10 @@ from mcf.kernels.decomposition import (
     Numbers,
 )
 from mcf.kernels.formats import FP64
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.loops.matrices import refinement, rotation
 from mcf.kernels.numba.loops.matrices.folds import fold_rows, keep_total, some_of
-from mcf.kernels.numba.loops.matrices.matrix_loop import Call, Loop, wide
+from mcf.kernels.numba.loops.matrices.matrix_loop import Call, matrices, wide
 from mcf.kernels.numba.loops.matrices.refinement import refine_rows, square_rows
 from mcf.kernels.numba.loops.matrices.rotation import sweep_rows
 from mcf.kernels.rotation import SWEEPS
@@ -211,7 +212,7 @@ def rotate_again(
             within = abs(work[e + k * length + c][0]) <= cosine * UNIT * low * high
             held = held and (c == k or within)
         fold_rows(work, k * length, 1, 1.0, work, m, length, sums, rows, 0, columns)
-        over(0, columns, keep_total, (sums, row, 0))
+        over_padded(0, columns, keep_total, (sums, row, 0))
         for c in range(columns):
             count = steps_of(abs(difference(row[c], x[k * columns + c])[0]), step, 1)
             lost += count * count
@@ -244,13 +245,13 @@ def unmixed(scaled, work, row, sums, values, n_at, rows, length, limit):
     product = n_at + rows * length
     for k in range(rows):
         fold_rows(work, k * length, 1, 1.0, work, n_at, length, sums, rows, 0, rows)
-        over(0, rows, keep_total, (sums, row, 0))
+        over_padded(0, rows, keep_total, (sums, row, 0))
         for c in range(rows):
             work[product + k * length + c] = row[c]
     lost = 0
     for k in range(rows):
         fold_rows(work, product + k, length, 1.0, work, n_at, length, sums, rows, 0, k + 1)
-        over(0, k + 1, keep_total, (sums, row, 0))
+        over_padded(0, k + 1, keep_total, (sums, row, 0))
         values[k] = row[k]
         for c in range(k):
             count = steps_of(abs(row[c][0] * 1.4142135623730951), step, 1)
@@ -363,7 +364,7 @@ def _loop(spec: Decomposition, rotating: bool) -> Loop:
     algorithms = spec.algorithms | rotation.algorithms(spec.more, spec.rotations)
     algorithms |= {"gram": spec.rotations.gram, "added": spec.rotations.added}
     given = operands, scratch, ("places", "states")
-    return Loop(decompose, FP64, *given, algorithms, constants)
+    return matrices(decompose, FP64, *given, algorithms, constants)
 
 
 class Decomposer:

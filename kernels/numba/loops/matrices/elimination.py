@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.elimination import Elimination
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.loops.matrices.folds import matrix_of, read_number, write_number
-from mcf.kernels.numba.loops.matrices.matrix_loop import Call, Loop, across, addresses, wide
+from mcf.kernels.numba.loops.matrices.matrix_loop import Call, across, addresses, matrices, wide
 
 # Columns of a substitution per item: with 32 rows they stay in the first-level cache.
 TILE = 64
@@ -57,9 +58,9 @@ def cholesky(
         first[0] = first_bad(first[0], d, REAL(start + j + 1))
         h = head(d)
         panel[column + j] = h
-        over(j + 1, width, divide_row, (panel, row, column, h))
+        over_padded(j + 1, width, divide_row, (panel, row, column, h))
         for k in range(j + 1, width):
-            over(k, width, update_row, (panel, row, k * length, panel[column + k]))
+            over_padded(k, width, update_row, (panel, row, k * length, panel[column + k]))
     for lane in range(LANES):
         which = matrix_of(item, lane, batch)
         base = which * rows * columns + start * (columns + 1)
@@ -101,10 +102,10 @@ def lu(
         d = panel[column + j]
         first[0] = first_bad(first[0], d, REAL(start + j + 1))
         if j + 1 < height:
-            over(j + 1, height, divide_row, (panel, row, column, head(d)))
+            over_padded(j + 1, height, divide_row, (panel, row, column, head(d)))
             for k in range(j + 1, width):
                 arguments = (panel, row, k * length, panel[k * length + j])
-                over(j + 1, height, update_row, arguments)
+                over_padded(j + 1, height, update_row, arguments)
     if many > 0:
         solve_rows(panel, 0, 1, length, right, row, side, many, width, 1, 0)
         solve_rows(panel, 0, 1, length, right, row, side, many, width, 0, 1)
@@ -193,12 +194,14 @@ def solve_rows(
     for step in range(width):
         j = width - 1 - step if upper else step
         if unit:
-            over(0, many, keep_row, (right, row, j * side))
+            over_padded(0, many, keep_row, (right, row, j * side))
         else:
-            over(0, many, divide_row, (right, row, j * side, triangle[first + j * (down + along)]))
+            over_padded(
+                0, many, divide_row, (right, row, j * side, triangle[first + j * (down + along)])
+            )
         for k in range(0 if upper else j + 1, j if upper else width):
             multiple = triangle[first + k * down + j * along]
-            over(0, many, update_row, (right, row, k * side, multiple))
+            over_padded(0, many, update_row, (right, row, k * side, multiple))
 
 
 def multiply_diagonal(panel, row, odd, width, length):
@@ -262,7 +265,9 @@ def _loop(spec: Elimination, lanes: bool) -> Loop:
     kind, n = spec.kind, spec.terms
     scratch = dict.fromkeys(_SCRATCH[kind], n) | dict.fromkeys(_FLAGS[kind], 1)
     operands, tables = dict.fromkeys(_OPERANDS[kind], n), ("info", "pivots")
-    return Loop(_LOOPS[kind], spec.format, operands, scratch, tables, spec.algorithms, {}, lanes)
+    return matrices(
+        _LOOPS[kind], spec.format, operands, scratch, tables, spec.algorithms, {}, lanes
+    )
 
 
 @functools.lru_cache(1024)

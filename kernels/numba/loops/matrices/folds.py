@@ -59,16 +59,16 @@ def fold_rows(left, at, step, way, rows, row, stride, sums, n, first, last):
     while i + COUNT <= n:
         factors = some_turned(left, at + i * step, step, way)
         if i == 0:
-            over(first, last, first_tree, (rows, sums, row, stride, factors))
+            over_padded(first, last, first_tree, (rows, sums, row, stride, factors))
         else:
-            over(first, last, next_tree, (rows, sums, row + i * stride, stride, factors))
+            over_padded(first, last, next_tree, (rows, sums, row + i * stride, stride, factors))
         i += COUNT
     while i < n:
         factor = conjugate_by(left[at + i * step], way)
         if i == 0:
-            over(first, last, first_product, (rows, sums, row, factor))
+            over_padded(first, last, first_product, (rows, sums, row, factor))
         else:
-            over(first, last, next_product, (rows, sums, row + i * stride, factor))
+            over_padded(first, last, next_product, (rows, sums, row + i * stride, factor))
         i += 1
 
 

@@ -2,68 +2,57 @@
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import FP32, Format
-from mcf.kernels.numba.cache import keys, objects
-from mcf.kernels.numba.compile import rewrite, stored, vector_loops
+from mcf.kernels.numba.cache import objects
+from mcf.kernels.numba.compile import stored, vector_loops
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.runtime import team
 
 # Bytes of a cache line: workspaces of threads are multiples of this.
 _LINE = 64
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Loop:
-    """A loop over matrices, whose parameters after the item are operands, tables and integers.
+def matrices(
+    function: FunctionType,
+    fmt: Format,
+    operands: Mapping[str, int],
+    scratch: Mapping[str, int],
+    tables: Sequence[str],
+    algorithms: Mapping[str, Algorithm],
+    constants: Mapping[str, Any] | None = None,
+    across: bool = False,
+) -> Loop:
+    """Return a loop over matrices, see `Loop`; `constants` are numbers that it names."""
 
-    Args:
-        function: the loop, see `mcf.kernels.numba.compile.loop_functions`.
-        format: the format of operands and of the arithmetic.
-        operands: the number of components of operands in the caller's memory.
-        scratch: the number of components of operands in each thread's workspace.
-        tables: the parameters that are addresses of 32-bit integers.
-        algorithms: the algorithms that the loop names.
-        constants: numbers that the loop names.
-        across: whether an item is a block of matrices, one per vector lane.
-    """
+    def intrinsics() -> dict[str, Any]:
+        pad = wide(fmt)
+        return {
+            "REAL": np.float32 if fmt.register == FP32 else np.float64,
+            "ACROSS": across,
+            "PAD": pad,
+            "LANES": pad if across else 1,
+            # Rows are padded to whole vectors; across matrices a number is whole vectors itself.
+            "over_padded": vector_loops.over(1) if across else vector_loops.over(pad=pad),
+            # Across matrices LLVM would copy short rows by gathers, which take twice as long.
+            "each": vector_loops.over(0 if across else 1),
+            # Likewise for a column of a panel.
+            "one_by_one": vector_loops.over(0),
+        }
 
-    function: FunctionType
-    format: Format
-    operands: Mapping[str, int]
-    scratch: Mapping[str, int]
-    tables: Sequence[str]
-    algorithms: Mapping[str, Algorithm]
-    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    across: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The loop's parameters after the item, in the order of its argument struct."""
-        code = self.function.__code__
-        return code.co_varnames[1 : code.co_argcount]
-
-    def compiled(self) -> objects.Native:
-        """Return the loop's code from the cache, or compile it."""
-
-        def make() -> tuple[Any, str]:
-            from mcf.kernels.numba.compile import loop_functions
-
-            return rewrite.rewritten(loop_functions.compiled(self))
-
-        key = [self.function.__name__, self.function.__module__, self.format, self.across]
-        for counts in (self.operands, self.scratch, self.constants):
-            key.append([[name, count] for name, count in counts.items()])
-        key += [[name, keys.algorithm(f)] for name, f in self.algorithms.items()]
-        return stored.native(("matrices", *key), make)
+    return Loop(
+        function, format=fmt, operands=operands, scratch=scratch, tables=tables,
+        algorithms=algorithms, names=constants or {}, across=across, intrinsics=intrinsics,
+    )  # fmt: skip
 
 
 def across(fmt: Format, batch: int, longest: int, most: int) -> bool:
@@ -84,9 +73,8 @@ def wide(fmt: Format) -> int:
 class Call:
     """A compiled loop for matrices of one shape.
 
-    Its argument struct begins with the address and number of shares, the address of the workspace
-    and the bytes of one thread's. A scratch operand is two entries, its offset there and the bytes
-    of a component; another operand is one address per component.
+    After the head of its argument struct a scratch operand is two entries, its offset in the
+    workspace and the bytes of a component; another operand is one address per component.
     """
 
     def __init__(
@@ -108,7 +96,7 @@ class Call:
         number *= wide(loop.format) if loop.across else 1
         self._places: dict[str, int] = {}
         entries, total = [0, 0, 0, 0], 0
-        for name in loop.names:
+        for name in loop.parameters:
             self._places[name] = len(entries)
             if name in loop.scratch:
                 size = -(-number * sizes[name] // _LINE) * _LINE
@@ -116,7 +104,7 @@ class Call:
                 total += size * loop.scratch[name]
             else:
                 entries += [integers.get(name, 0)] * loop.operands.get(name, 1)
-        entries[3] = total
+        entries[3] = total // 8
         self._entries = array("q", entries)
 
     def run(self, **entries: int | Sequence[int]) -> None:
@@ -128,7 +116,7 @@ class Call:
         """
         parts = max(1, min(torch.get_num_threads(), self._items)) if self._many else 1
         table = self._entries[:]
-        workspace = torch.zeros(parts * table[3] // 8, dtype=torch.float64, device="cpu")
+        workspace = torch.zeros(parts * table[3], dtype=torch.float64, device="cpu")
         for name, entry in entries.items():
             at = self._places[name]
             if isinstance(entry, int):
@@ -148,4 +136,4 @@ def addresses(x: Sequence[Tensor]) -> list[int]:
 @stored.once
 def code(loop: Loop) -> objects.Native:
     """Return the code of a loop, compiled once."""
-    return loop.compiled()
+    return loop.native()

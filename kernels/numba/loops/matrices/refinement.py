@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FP64
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.loops.matrices.folds import fold_rows, keep_total
-from mcf.kernels.numba.loops.matrices.matrix_loop import Call, Loop, addresses, wide
+from mcf.kernels.numba.loops.matrices.matrix_loop import Call, addresses, matrices, wide
 from mcf.kernels.refinement import APART, DONE, STUCK, Refinement
 from mcf.kernels.rotation import VANISHED
 
@@ -52,10 +53,10 @@ def square_rows(work, row, sums, source, flat, target, rows, columns, length, la
         first = k // PAD * PAD
         left = source + k * length
         fold_rows(work, left, 1, 1.0, work, flat, length, sums, columns, first, rows)
-        over(first, rows, keep_total, (sums, row, 0))
+        over_padded(first, rows, keep_total, (sums, row, 0))
         diagonal = row[k]
         if lacking:
-            over(first, rows, negate, (row,))
+            over_padded(first, rows, negate, (row,))
             diagonal = difference(ONES, diagonal)
         row[k] = real(diagonal)
         for c in range(k):
@@ -70,7 +71,7 @@ def multiply(work, row, sums, left, right, target, rows, columns, length):
         fold_rows(
             work, left + k * length, 1, 1.0, work, right, length, sums, rows, 0, columns
         )  # fmt: skip
-        over(0, columns, keep_total, (sums, row, 0))
+        over_padded(0, columns, keep_total, (sums, row, 0))
         gone = True
         for c in range(columns):
             h = row[c]
@@ -86,8 +87,8 @@ def add_product(work, row, sums, v, following, factors, down, along, way, rows, 
         fold_rows(
             work, factors + k * down, along, way, work, v, length, sums, rows, 0, rows
         )  # fmt: skip
-        over(0, rows, keep_total, (sums, row, 0))
-        over(0, rows, add_row, (work, row, v + k * length))
+        over_padded(0, rows, keep_total, (sums, row, 0))
+        over_padded(0, rows, add_row, (work, row, v + k * length))
         for c in range(rows):
             work[following + k * length + c] = row[c]
     for i in range(rows):
@@ -103,7 +104,7 @@ def error_of(work, row, n_at, r, e, t, rows, length):
         work[t + i] = h
         work[t + length + i] = root((h[0],)) + ZEROS[1:]
     for i in range(rows):
-        over(0, rows, numerate, (work, row, t, r + i * length, e + i * length))
+        over_padded(0, rows, numerate, (work, row, t, r + i * length, e + i * length))
         for c in range(rows):
             work[n_at + i * length + c] = row[c]
     error = 0.0
@@ -250,7 +251,7 @@ def _loop(spec: Refinement) -> Loop:
     operands = dict.fromkeys(("a", "w", "x"), spec.terms)
     operands["squares"] = spec.terms // spec.parts
     given = operands, scratch(spec), ("states",)
-    return Loop(refine_matrix, FP64, *given, spec.algorithms, constants(spec))
+    return matrices(refine_matrix, FP64, *given, spec.algorithms, constants(spec))
 
 
 def refine(

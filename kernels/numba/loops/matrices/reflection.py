@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FP64
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.loops.matrices.folds import (
     fold_rows,
     keep_total,
@@ -22,7 +23,7 @@ from mcf.kernels.numba.loops.matrices.folds import (
     read_number,
     write_number,
 )
-from mcf.kernels.numba.loops.matrices.matrix_loop import Call, Loop, across, addresses, wide
+from mcf.kernels.numba.loops.matrices.matrix_loop import Call, across, addresses, matrices, wide
 from mcf.kernels.reflection import Reflection
 
 # Greatest number of rows and columns of matrices across lanes.
@@ -71,22 +72,22 @@ def reflect(
         divisor, tau = begin_column(work, vectors, sums, j, column, x, height, length)
         if j > 0:
             vectors[j - 1] = zero(tau)
-        over(0, height - j, divide, (work, vectors, column, j, divisor))
+        over_padded(0, height - j, divide, (work, vectors, column, j, divisor))
         vectors[j] = one(tau)
         for i in range(j, height):
             work[v_at + i * length + j] = vectors[i]
         row = j * length + j
         fold_rows(vectors, j, 1, -1.0, work, row - j, length, sums, height - j, j, width)
-        over(j, width, scale, (sums, vectors, g, conjugate_by(tau, -1.0)))
+        over_padded(j, width, scale, (sums, vectors, g, conjugate_by(tau, -1.0)))
         for i in range(j, height):
             # Numbers below the diagonal are not read.
             first = j + (1 if i > j else 0)
-            over(first, width, update_row, (work, vectors, i * length, g, vectors[i]))
+            over_padded(first, width, update_row, (work, vectors, i * length, g, vectors[i]))
         if j > 0 and (not ACROSS or rest + wanted > 0):
             fold_rows(vectors, 0, 1, -1.0, work, v_at, length, sums, height, 0, j)
-            over(0, j, overlap, (sums, vectors, g))
+            over_padded(0, j, overlap, (sums, vectors, g))
             fold_rows(vectors, g, 1, 1.0, work, t_at, length, sums, j, 0, j)
-            over(0, j, scale, (sums, vectors, g, tau))
+            over_padded(0, j, scale, (sums, vectors, g, tau))
             for i in range(j):
                 work[t_at + j * length + i] = minus(vectors[g + i])
         work[t_at + j * length + j] = tau
@@ -161,12 +162,12 @@ def reflect_others(
             for i in range(width):
                 vectors[i] = work[v_at + (k - 2 * width) * length + i]
         fold_rows(vectors, 0, 1, way, work, row, side, sums, n, 0, count)
-        over(0, count, keep_total, (sums, vectors, g))
+        over_padded(0, count, keep_total, (sums, vectors, g))
         if k < 2 * width:
             for c in range(count):
                 work[y + k * side + c] = vectors[g + c]
         else:
-            over(0, count, subtract, (work, vectors, z + (k - 2 * width) * side, g))
+            over_padded(0, count, subtract, (work, vectors, z + (k - 2 * width) * side, g))
     for lane in range(LANES):
         which = matrix_of(item, lane, batch)
         base = which * rows * columns + start * (columns + 1) + width
@@ -185,7 +186,7 @@ def _loop(spec: Reflection, lanes: bool) -> Loop:
     operands = dict.fromkeys(("matrix", "q", "reflectors", "triangle"), spec.terms)
     scratch = {"work": spec.terms, "vectors": spec.terms, "sums": spec.products.state}
     constants = {"COUNT": spec.products.count}
-    return Loop(reflect, FP64, operands, scratch, (), spec.algorithms, constants, lanes)
+    return matrices(reflect, FP64, operands, scratch, (), spec.algorithms, constants, lanes)
 
 
 def panel(

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FP64
+from mcf.kernels.numba.compile.loop import Loop
 from mcf.kernels.numba.loops.matrices.folds import some_of
-from mcf.kernels.numba.loops.matrices.matrix_loop import Call, Loop, addresses, wide
+from mcf.kernels.numba.loops.matrices.matrix_loop import Call, addresses, matrices, wide
 from mcf.kernels.rotation import SWEEPS, VANISHED, Rotations, places_of
 
 
@@ -29,14 +30,14 @@ def add_halves(c, halves, half):
 def sums_by_halves(x, halves, first, second, width):
     """Return the squared norms of two rows of one component and their inner product."""
     half = width // 2
-    over_exactly(0, half, add_squares, (x, halves, first, second, half))
+    over(0, half, add_squares, (x, halves, first, second, half))
     count = half
     if width % 2:
         halves[half] = gram(x[first + width - 1], x[second + width - 1])
         count = half + 1
     while count > 1:
         half = count // 2
-        over_exactly(0, half, add_halves, (halves, half))
+        over(0, half, add_halves, (halves, half))
         if count % 2:
             halves[half] = halves[count - 1]
             half += 1
@@ -135,9 +136,9 @@ def sweep_rows(
                     pairs[pair] = sums_by_folds(x, first, second, width)
             # All pairs together, so that latencies of roots and quotients overlap.
             if several is None:
-                over(0, half, plain_angle, (pairs, angles, tolerance))
+                over_padded(0, half, plain_angle, (pairs, angles, tolerance))
             else:
-                over(0, half, angle, (pairs, angles, tolerance))
+                over_padded(0, half, angle, (pairs, angles, tolerance))
             for pair in range(half):
                 first = base + places[place + pair] * columns
                 second = base + places[place + half + pair] * columns
@@ -149,10 +150,10 @@ def sweep_rows(
                     steepest = slope
                 if several is None:
                     arguments = (x, first, second, found[:1], found[1:-2])
-                    over_exactly(0, columns, rotate_plain, arguments)
+                    over(0, columns, rotate_plain, arguments)
                 else:
                     arguments = (x, first, second, found[:OWN], found[OWN:-2])
-                    over_exactly(0, columns, rotate_number, arguments)
+                    over(0, columns, rotate_number, arguments)
         finished = converged(largest, steepest, float(counted), tolerance)
         sweep += 1
     clear_vanished(x, base, rows, columns, width, zeros)
@@ -201,7 +202,7 @@ def algorithms(spec: Rotations, plain: Rotations) -> dict[str, object]:
 def _loop(spec: Rotations) -> Loop:
     """Return the loop of sweeps."""
     given = {"x": spec.terms}, scratch(spec), ("places", "done")
-    return Loop(rotate_rows, FP64, *given, algorithms(spec, spec), constants(spec))
+    return matrices(rotate_rows, FP64, *given, algorithms(spec, spec), constants(spec))
 
 
 @functools.lru_cache(16)

@@ -134,14 +134,16 @@ def running(item, data, workspace):
         start = stop
 
 
-def _read(i, new, keys, at):
-    """Read the key of a row that is adjacent to the others."""
-    store(NEW, new, i, load(KEYS, keys, at + i))
+def _index(i, at, offsets):
+    """Return the index of an element of row i; `offsets` is None for adjacent rows."""
+    if offsets is None:
+        return at + i
+    return at + number(offsets, i)
 
 
-def _gathered(i, new, keys, at, offsets):
-    """Read the key of a row at any offset."""
-    store(NEW, new, i, load(KEYS, keys, at + number(offsets, i)))
+def _read(i, new, keys, at, offsets):
+    """Read the key of a row."""
+    store(NEW, new, i, load(KEYS, keys, _index(i, at, offsets)))
 
 
 def _begun(i, best, new, wins, places):
@@ -160,36 +162,20 @@ def _compared(i, best, new, wins, places, m):
     store(PLACES, places, i, (m if later else load(PLACES, places, i)[0],))
 
 
-def _placed(i, to, places):
-    """Write the place of a row that is adjacent to the others."""
-    put(to, i, int(load(PLACES, places, i)[0]))
+def _placed(i, to, places, offsets):
+    """Write the place of a row."""
+    put(to, _index(i, 0, offsets), int(load(PLACES, places, i)[0]))
 
 
-def _placed_at(i, to, places, offsets):
-    """Write the place of a row at any offset."""
-    put(to, number(offsets, i), int(load(PLACES, places, i)[0]))
-
-
-def _carried(i, carried, wins, x, at):
-    """Carry a moved number of a row that is adjacent to the others."""
-    new, old = load(MOVED, x, at + i)[0], load(CARRIED, carried, i)[0]
+def _carried(i, carried, wins, x, at, offsets):
+    """Carry a moved number of a row."""
+    new, old = load(MOVED, x, _index(i, at, offsets))[0], load(CARRIED, carried, i)[0]
     store(CARRIED, carried, i, (new if load(WINS, wins, i)[0] > 0.0 else old,))
 
 
-def _carried_at(i, carried, wins, x, at, offsets):
-    """Carry a moved number of a row at any offset."""
-    new, old = load(MOVED, x, at + number(offsets, i))[0], load(CARRIED, carried, i)[0]
-    store(CARRIED, carried, i, (new if load(WINS, wins, i)[0] > 0.0 else old,))
-
-
-def _given(i, out, carried, at):
-    """Write a moved number of a row that is adjacent to the others."""
-    store(MOVED, out, at + i, load(CARRIED, carried, i))
-
-
-def _given_at(i, out, carried, at, offsets):
-    """Write a moved number of a row at any offset."""
-    store(MOVED, out, at + number(offsets, i), load(CARRIED, carried, i))
+def _given(i, out, carried, at, offsets):
+    """Write a moved number of a row."""
+    store(MOVED, out, _index(i, at, offsets), load(CARRIED, carried, i))
 
 
 def _step(m, start, step, together, data, workspace):
@@ -201,9 +187,9 @@ def _step(m, start, step, together, data, workspace):
     if together:
         for lane in range(0, LANES, 8):
             prefetch(keys, (start + lane + AWAY * step) >> (SMALLER if NARROW else 0))
-        over(0, LANES, _read, (new, keys, start))
+        over(0, LANES, _read, (new, keys, start, None))
     else:
-        over(0, LANES, _gathered, (new, keys, start, workspace))
+        over(0, LANES, _read, (new, keys, start, workspace))
     if m == 0:
         over(0, LANES, _begun, (best, new, wins, places))
     else:
@@ -226,18 +212,18 @@ def lanes_running(item, data, workspace):
                 for v in range(moved):
                     at = (start + lane + AWAY * inner) >> SMALLER
                     prefetch((word(data, 9 + v), word(data, 9 + TERMS + moved + v)), at)
-            over(0, LANES, _placed, (to, places))
+            over(0, LANES, _placed, (to, places, None))
         else:
-            over(0, some, _placed_at, (to, places, offsets))
+            over(0, some, _placed, (to, places, offsets))
         for v in range(moved):
             carried = (advance(kept, LANES * v),)
             x, out = (word(data, 9 + TERMS + moved + v),), (word(data, 9 + v),)
             if together:
-                over(0, LANES, _carried, (carried, wins, x, start))
-                over(0, LANES, _given, (out, carried, start))
+                over(0, LANES, _carried, (carried, wins, x, start, None))
+                over(0, LANES, _given, (out, carried, start, None))
             else:
-                over(0, LANES, _carried_at, (carried, wins, x, start, offsets))
-                over(0, some, _given_at, (out, carried, start, offsets))
+                over(0, LANES, _carried, (carried, wins, x, start, offsets))
+                over(0, some, _given, (out, carried, start, offsets))
         start += inner
 
 

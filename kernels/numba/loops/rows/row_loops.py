@@ -9,18 +9,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64
 from mcf.kernels.numba.cache import objects
 from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.compile.language import same
-from mcf.kernels.numba.compile.loop import Loop, chosen
+from mcf.kernels.numba.compile.loop import Loop, chosen, smaller
 from mcf.kernels.numba.loops.prepared import Call
 from mcf.kernels.numba.loops.rows import (
     extremes,
@@ -55,7 +54,7 @@ def _running(task: RowTask, side: bool) -> Loop:
     network = task.network if task.terms > 1 else None
     algorithms = {"algorithm": task.algorithm, "network": network or task.algorithm}
     names: dict[str, Any] = {"NETWORK": network is not None, "NARROW": narrow is not None}
-    names |= {"COUNT": count, "SMALLER": _smaller(held)}
+    names |= {"COUNT": count, "SMALLER": smaller(held)}
     if narrow is None:
         names |= {"enter": same, "leave": same}
     else:
@@ -63,12 +62,7 @@ def _running(task: RowTask, side: bool) -> Loop:
     function = products.product if task.name == "prod" else running.lanes if side else running.row
     expansions = [(FP64, FP64, task.terms)] * (3 if task.name == "prod" else 6)
     operands = [*expansions, (held, FP64, count), (FP64, FP64, count)]
-    return Loop(function, task.terms, operands, algorithms, names, held, rewritten=True)
-
-
-def _smaller(fmt: Format) -> int:
-    """Return log2 of 8 bytes over the size of an element."""
-    return 4 - int(fmt.itemsize).bit_length()
+    return Loop(function, task.terms, operands, algorithms, names, held)
 
 
 def _extreme(task: RowTask, side: bool) -> Loop:
@@ -82,7 +76,7 @@ def _extreme(task: RowTask, side: bool) -> Loop:
         names |= {"canonical": extremes.of_sum, "first_of": extremes.summed}
         algorithms["key"] = task.key
     names |= {"NARROW": task.keys != FP64, "LIMIT": limit(task.keys)}
-    names |= {"LARGEST": task.name.endswith("largest"), "SMALLER": _smaller(task.format)}
+    names |= {"LARGEST": task.name.endswith("largest"), "SMALLER": smaller(task.format)}
     if task.name in _RUNNING_EXTREMES:
         function = extremes.lanes_running if side else extremes.running
     else:
@@ -100,7 +94,7 @@ def _peak(task: RowTask, side: bool) -> Loop:
     """Return the loop of extremes by first components."""
     sums = task.keys in (BF16, FP16)
     algorithms = {"compared": peaks.exact_sum if sums else peaks.first_component}
-    names: dict[str, Any] = {"LIMIT": limit(task.keys), "SMALLER": _smaller(task.keys)}
+    names: dict[str, Any] = {"LIMIT": limit(task.keys), "SMALLER": smaller(task.keys)}
     names["runner_up"] = peaks.second_of_sums if sums else peaks.second_of_components
     operands = [(task.keys, FP64, task.terms), *[(FP64, FP64, 1)] * 7]
     return Loop(peaks.peak, task.terms, operands, algorithms, names, task.format)
@@ -110,9 +104,8 @@ def _other(function: Any) -> Callable[[RowTask, bool], Loop]:
     """Return the loop of tasks on float64 expansions without variants."""
 
     def loop(task: RowTask, side: bool) -> Loop:
-        operands, plain = [(FP64, FP64, task.terms)] * 4, task.name in _PLAIN
-        algorithms = {"algorithm": task.algorithm}
-        return Loop(function, task.terms, operands, algorithms, {}, task.format, rewritten=plain)
+        operands, algorithms = [(FP64, FP64, task.terms)] * 4, {"algorithm": task.algorithm}
+        return Loop(function, task.terms, operands, algorithms, {}, task.format)
 
     return loop
 
@@ -231,14 +224,8 @@ def _call(
 ) -> None:
     """Call a task's loop for items with workspaces; `work` is the address of existing ones."""
     items, entries = sizes
-    threads = torch.get_num_threads() if math.prod(shape) > team.SERIAL else 1
-    parts = max(1, min(threads, items))
-    shares = team.shares(items, parts)
-    workspace = torch.empty(0 if work else parts * entries, dtype=torch.int64, device="cpu")
-    streaming.ask_pages(workspace.data_ptr(), _WORD * workspace.numel())
-    head = [shares.buffer_info()[0], parts, work or workspace.data_ptr(), entries, *shape]
-    table = array("Q", [*head, *fields, *addresses])
-    team.run(_address(task, side), table.buffer_info()[0], parts)
+    given = [*shape, *fields, *addresses]
+    team.call(_address(task, side), items, math.prod(shape), given, entries, work)
 
 
 def _of_peaks(task: RowTask, shape: tuple[int, int]) -> tuple[int, int, list[int]]:
@@ -345,7 +332,7 @@ def prepared(task: RowTask, shape: tuple[int, int]) -> Call:
     """Return the call of a task for tensors of a shape (rows, elements per row), on one thread."""
     entries = _workspace(task, False, shape[1])
     more = (1,) if task.name == "prod" else ()
-    words = {"shares": 0, "parts": 1, "works": 0, "entries": entries}
+    words = dict.fromkeys(("shares", "parts", "works", "entries"), 0)
     words |= {"rows": shape[0], "count": shape[1]}
     words |= {f"field {k}": x for k, x in enumerate(_fields(task, *more))}
     tensors = len(task.formats) if task.name not in _PLAIN else 2 * task.terms

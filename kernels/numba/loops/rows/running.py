@@ -138,8 +138,13 @@ def _are_usual(numbers, count):
 
 
 def _looped(first, last, step, usual, arguments):
-    """Run a step with the network alone where that has the same bits."""
-    if NETWORK and usual:
+    """Run a step with the network alone where that has the same bits.
+
+    Numba compiles one loop alone if `usual` is None, and two if it is a condition.
+    """
+    if usual is None:
+        over(first, last, step, (algorithm,) + arguments)  # noqa: RUF005
+    elif NETWORK and usual:
         over(first, last, step, (network,) + arguments)  # noqa: RUF005
     else:
         over(first, last, step, (algorithm,) + arguments)  # noqa: RUF005
@@ -183,11 +188,11 @@ def _fetch(x, out, first, count):
         prefetch(out, i >> SMALLER)
 
 
-def _after(begin, length, block, tree, found, before, usual):
+def _after(begin, length, block, tree, found, before):
     """Return the result at the end of a chunk, whose own combination is `block`."""
     if length == CHUNK:
         store(BLOCK, found, 0, block)
-        _counted(begin // CHUNK + 1, found, tree, 1, usual)
+        _counted(begin // CHUNK + 1, found, tree, 1, None)
         return load(BLOCK, found, 0)
     return algorithm(before, block) if begin > 0 else block
 
@@ -233,7 +238,7 @@ def row(item, data, workspace):
                 store(EVEN, firsts, size >> 1, load(SOURCE, source, size - 1))
             source = sums
             top += 1
-        after = _after(begin, length, load(SOURCE, source, 0), tree, found, before, False)
+        after = _after(begin, length, load(SOURCE, source, 0), tree, found, before)
         # The results up to each block; before the first of a row there is nothing.
         ends = shifted(spaced(prefixes, SIZE), (top & 1) * HALF)
         store(FOUND, ends, 0, before)

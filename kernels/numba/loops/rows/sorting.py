@@ -299,7 +299,7 @@ def sort_run(step, item, data, workspace):
             while past < last and number(keys, past) >> below == bits:
                 past += 1
             # NaN are equal.
-            apart = hidden or component > 0 or (bits << lost) + low != none
+            apart = hidden or (bits << lost) + low != none
             if past - first > 1 and apart:
                 if past - first <= FEW:
                     by_value(numbers, order, first, past, descending)

@@ -6,10 +6,7 @@ such a matrix fits into the first-level cache.
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
-
-import torch
 
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.numba.compile import stored
@@ -20,9 +17,8 @@ from mcf.kernels.numba.runtime import team
 NARROW, PIECE = 16, 64
 
 
-def _to(item, data, workspace):
+def _to(item, source, out, count, inner):
     """Write a piece of a matrix as columns."""
-    source, out, count, inner = word(data, 4), word(data, 5), number(data, 6), number(data, 7)
     pieces = (count + PIECE - 1) // PIECE
     base, first = item // pieces * inner, item % pieces * PIECE
     for j in range(inner):
@@ -30,9 +26,8 @@ def _to(item, data, workspace):
             put_moved(out, (base + j) * count + i, take_moved(source, base * count + i * inner + j))
 
 
-def _back(item, data, workspace):
+def _back(item, source, out, count, inner):
     """Write a piece of columns as a matrix."""
-    source, out, count, inner = word(data, 4), word(data, 5), number(data, 6), number(data, 7)
     pieces = (count + PIECE - 1) // PIECE
     base, first = item // pieces * inner, item % pieces * PIECE
     for i in range(first, min(first + PIECE, count)):
@@ -59,9 +54,5 @@ def turned(
         back: the direction.
         fmt: a format with the element's number of bits.
     """
-    items = outer * -(-count // PIECE)
-    threads = torch.get_num_threads() if outer * count * inner > team.SERIAL else 1
-    parts = max(1, min(threads, items))
-    shares = team.shares(items, parts)
-    table = array("Q", [shares.buffer_info()[0], parts, 0, 0, source, out, count, inner])
-    team.run(_native(_back if back else _to, fmt).address, table.buffer_info()[0], parts)
+    items, fields = outer * -(-count // PIECE), (source, out, count, inner)
+    team.call(_native(_back if back else _to, fmt).address, items, outer * count * inner, fields)
