@@ -8,7 +8,7 @@ from mcf.kernels.operators import Operation
 PARTS = ("a", "b", "c", "d")
 
 
-def _sum(name: str, family: complex_numbers.Family) -> Operation:
+def _sum(name: str, family: complex_numbers.Formulas) -> Operation:
     """Return an operation whose second operand may have single floats as parts."""
     count = len(family.parameters)
     return Operation(

@@ -136,7 +136,7 @@ def _register(name: str, inputs: str, make: Maker) -> None:
 
 def _register_transform(operation: Operation) -> None:
     """Define the operator of a function with a fixed number of components: tensors, not lists."""
-    [algorithm] = operation.algorithms
+    algorithm = operation.algorithms[1]
     terms = operation.terms(())
 
     def run(*components: Tensor) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ so is written for registers only.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms import ieee
-from mcf.kernels.statements import Recording, Symbolic, printed
+from mcf.kernels.statements import Family, Recording, Symbolic, printed
 
 Formula = Callable[..., tuple[Any, Any]]
 
@@ -99,30 +100,36 @@ def parameters(form: Formula) -> tuple[str, ...]:
     return tuple(inspect.signature(form).parameters)
 
 
-class Family(NamedTuple):
-    """A formula for 1 to 4 components, with variants whose second operand has float parts."""
+class Formulas(NamedTuple):
+    """The algorithms of a formula.
+
+    Args:
+        parameters: the names of its arguments.
+        usual: the algorithms by number of components.
+        special: those whose second operand has floats as parts, by the number of components of
+            each argument.
+    """
 
     parameters: tuple[str, ...]
-    usual: tuple[FunctionType, ...]
-    special: tuple[tuple[tuple[int, ...], FunctionType], ...]
+    usual: Family
+    special: Family
 
     @classmethod
-    def of(cls, form: Formula, by_float: ieee.Family) -> Family:
-        """Return the family; the keys of `by_float` are the component counts with variants."""
+    def of(cls, form: Formula, by_float: Family) -> Formulas:
+        """Return the algorithms; the keys of `by_float` are the component counts with variants."""
         names = parameters(form)
-        rest = len(names) - 2
-        usual = tuple(_algorithm(form, (n,) * len(names)) for n in range(1, 5))
         counts = [
             (n, n, *short)
             for n in by_float
-            for short in itertools.product((1, n), repeat=rest)
+            for short in itertools.product((1, n), repeat=len(names) - 2)
             if 1 in short
         ]
-        return cls(names, usual, tuple((c, _algorithm(form, c)) for c in counts))
+        usual = Family(lambda n: _algorithm(form, (n,) * len(names)), range(1, 5))
+        return cls(names, usual, Family(functools.partial(_algorithm, form), counts))
 
 
-ADD = Family.of(plus, ieee.ADD_FLOAT)
-SUB = Family.of(minus, ieee.SUB_FLOAT)
-MUL = Family.of(times, ieee.MUL_FLOAT)
-SCALE = Family.of(times_real, ieee.MUL_FLOAT)
-UNSCALE = Family.of(over_real, ieee.DIV_FLOAT)
+ADD = Formulas.of(plus, ieee.ADD_FLOAT)
+SUB = Formulas.of(minus, ieee.SUB_FLOAT)
+MUL = Formulas.of(times, ieee.MUL_FLOAT)
+SCALE = Formulas.of(times_real, ieee.MUL_FLOAT)
+UNSCALE = Formulas.of(over_real, ieee.DIV_FLOAT)

@@ -165,3 +165,9 @@ def inverse4(y, one):
     q2 = rn(div(r0, y0))
     q3, q4 = quotient2(reduced((r0, r1, r2), q2, (y0, y1, y2)), (y0, y1))
     return corrected4(q0, q1, q2, q3, q4)
+
+
+# Algorithms by number of components.
+QUOTIENT = {1: quotient1, 2: quotient2, 3: quotient3, 4: quotient4}
+INVERSE = {2: inverse2, 3: inverse3, 4: inverse4}
+OVER_FLOAT = {2: by_float2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -11,6 +10,7 @@ import triton
 import triton.language as tl
 
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
+from mcf.kernels.statements import written
 from mcf.kernels.triton.dialect import Dialect
 
 
@@ -104,7 +104,7 @@ _OPAQUE_ROUNDINGS = {
 }
 
 
-def rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
+def rounding(register: Format, fmt: Format, dialect: Dialect) -> Any:
     """Return the function that rounds x to nearest even in `fmt`, kept in the register."""
     if fmt in (INT8, UINT4, UINT8, INT16, INT32):
         return _same
@@ -116,77 +116,47 @@ def rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., A
     return _OPAQUE_ROUNDINGS.get((dialect, fmt), _ROUNDINGS[fmt])
 
 
-def _bf16_to_fp32_bits(x):
-    return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-
-
-def _fp32_to_bf16_bits(x):
-    return (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-
-
-def _to_bf16(x):
-    return x.to(tl.bfloat16)
-
-
-def _to_fp16(x):
-    return x.to(tl.float16)
-
-
-def _to_fp32(x):
-    return x.to(tl.float32)
-
-
-def _to_fp64(x):
-    return x.to(tl.float64)
-
-
-def _bf16_to_fp64_bits(x):
-    return (
-        (x.to(tl.int16, bitcast=True).to(tl.int32) << 16)
-        .to(tl.float32, bitcast=True)
-        .to(tl.float64)
-    )
-
-
-def _to_int16(x):
-    return x.to(tl.int16)
-
-
-def _to_int8(x):
-    return x.to(tl.int8)
-
-
-def _to_int32(x):
-    return x.to(tl.int32)
-
-
-def _to_uint8(x):
-    # Convert through 32 bits: a direct conversion saturates on some GPUs and wraps on others.
-    return x.to(tl.int32).to(tl.uint8)
+def _cast(name: str, expression: str) -> FunctionType:
+    return written(f"_to_{name}", "x", [f"return {expression}"], "Convert x.", tl=tl)
 
 
 _CASTS = {
-    BF16: _to_bf16,
-    FP16: _to_fp16,
-    FP32: _to_fp32,
-    FP64: _to_fp64,
-    INT8: _to_int8,
-    UINT8: _to_uint8,
-    # Two codes are packed into a byte afterwards.
-    UINT4: _to_int32,
-    INT16: _to_int16,
-    INT32: _to_int32,
+    fmt: _cast(fmt.name, expression)
+    for fmt, expression in {
+        BF16: "x.to(tl.bfloat16)",
+        FP16: "x.to(tl.float16)",
+        FP32: "x.to(tl.float32)",
+        FP64: "x.to(tl.float64)",
+        INT8: "x.to(tl.int8)",
+        # Through 32 bits: a direct conversion saturates on some GPUs and wraps on others.
+        UINT8: "x.to(tl.int32).to(tl.uint8)",
+        # Two codes are packed into a byte afterwards.
+        UINT4: "x.to(tl.int32)",
+        INT16: "x.to(tl.int16)",
+        INT32: "x.to(tl.int32)",
+    }.items()
 }
+# Conversions from and to bf16 on bits.
+_WIDENED = "(x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)"
+_WIDENED_BITS = {
+    FP32: _cast("fp32_by_bits", _WIDENED),
+    FP64: _cast("fp64_by_bits", f"{_WIDENED}.to(tl.float64)"),
+}
+_NARROWED_BITS = _cast(
+    "bf16_by_bits",
+    "(x.to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)",
+)
 
 
 @functools.cache
 def widening(register: Format, fmt: Format, dialect: Dialect) -> Any:
-    """Return the device function that widens an element of `fmt` to a register."""
+    """Return the device function that widens an element of `fmt` to a register.
+
+    The interpreter's own casts from and to bf16 are wrong for subnormal numbers.
+    """
     if dialect is not Dialect.INTERPRETER:
         return jit(_CASTS[register])
-    if fmt == BF16:
-        return _bf16_to_fp64_bits if register == FP64 else _bf16_to_fp32_bits
-    return _CASTS[register]
+    return (_WIDENED_BITS if fmt == BF16 else _CASTS)[register]
 
 
 @functools.cache
@@ -196,7 +166,7 @@ def storage(
     """Return three device functions between a register and a tensor's format.
 
     They widen what is loaded, round a register to the format, and narrow the rounded register to
-    what is stored. The interpreter's own casts from and to bf16 are wrong for subnormal numbers.
+    what is stored.
 
     Args:
         register: the format of registers.
@@ -205,13 +175,9 @@ def storage(
         on_bits: whether registers are rounded to bf16 on their bits, so that the upper half is
             stored without a conversion.
     """
-    widen, narrow = _CASTS[register], _CASTS[fmt]
-    if fmt == BF16:
-        if dialect is Dialect.INTERPRETER:
-            widen = _bf16_to_fp32_bits
-        if dialect is Dialect.INTERPRETER or on_bits:
-            narrow = _fp32_to_bf16_bits
-    functions = (widen, rounding(register, fmt, dialect), narrow)
-    if dialect is Dialect.INTERPRETER:
-        return functions
-    return tuple(jit(f) for f in functions)  # type: ignore[return-value]
+    interpreted = dialect is Dialect.INTERPRETER
+    narrow = _NARROWED_BITS if fmt == BF16 and (interpreted or on_bits) else _CASTS[fmt]
+    rounded = rounding(register, fmt, dialect)
+    if not interpreted:
+        rounded, narrow = jit(rounded), jit(narrow)
+    return widening(register, fmt, dialect), rounded, narrow

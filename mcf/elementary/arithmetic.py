@@ -45,5 +45,5 @@ def div(x: Argument, y: Argument) -> Components:
 
 
 def absorb(x: Argument, y: Argument) -> Components:
-    """Return x + y for |y| at most about |x| / 2; see `mcf.kernels.algorithms.absorption`."""
+    """Return x + y for |y| at most about |x| / 2; see `mcf.kernels.algorithms.sums`."""
     return operations.apply(ABSORB, (x, y), None)

@@ -64,9 +64,9 @@ ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
     ("renormalize", 3, False): distillation.distill(6, 3),
     ("renormalize", 4, False): distillation.distill(8, 4),
 }
-# Functions that algorithms share, and the name that families have for their own: steps are inside.
+# Functions that algorithms share, without the number of components: steps are inside.
 # `below_overflow` changes nothing but at the largest number, which has a test of its own.
-SHARED = ("below_overflow", "collect3", "collect4", "gather3", "gather4", "network")
+SHARED = ("below_overflow", "collect", "gather", "sum_of_product", "inverse_root")
 
 
 Components = tuple[torch.Tensor, ...]
@@ -125,7 +125,7 @@ def lossy(
 
     def spoil(namespace: dict[str, Any]) -> None:
         for key, value in list(namespace.items()):
-            if key in SHARED:
+            if key.rstrip("1234") in SHARED:
                 spoil(value.__globals__)
             elif isinstance(value, FunctionType) and key not in table:
                 namespace[key] = without(value)

@@ -16,8 +16,8 @@ import pytest
 
 from mcf.elementary.error_steps import Steps
 from mcf.kernels import FP64, exact
-from mcf.kernels.algorithms import absorption
-from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms import sums
+from mcf.kernels.statements import written
 from tests.helpers.adversarial import Draw
 
 LENGTHS = (2, 3, 4)
@@ -52,7 +52,7 @@ def _worst(function: Callable[..., object], terms: int) -> tuple[Fraction, bool]
 
 @pytest.mark.parametrize("terms", LENGTHS)
 def test_error(terms: int) -> None:
-    worst, normal = _worst(absorption.ABSORBED[terms], terms)
+    worst, normal = _worst(sums.ABSORBED[terms], terms)
     assert normal
     assert 0 < worst <= Steps(terms).absorb() / Steps(terms).constant()
 
@@ -78,5 +78,5 @@ def _without(function: FunctionType, line: str, instead: str) -> FunctionType:
     ],
 )
 def test_mutants_exceed_it(terms: int, line: str, instead: str) -> None:
-    worst, normal = _worst(_without(absorption.ABSORBED[terms], line, instead), terms)
+    worst, normal = _worst(_without(sums.ABSORBED[terms], line, instead), terms)
     assert not normal or worst > Steps(terms).absorb() / Steps(terms).constant()

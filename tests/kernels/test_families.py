@@ -1,8 +1,8 @@
 """Families of algorithms: plain functions that executors, keys of loops and Triton can tell apart.
 
-*Exact.* Mutants: a form filled without a name of its own in its code object (Triton would take one
-member for another), and one that shares its globals with the form. A source keeps its file name,
-and another source gets another one.
+*Exact.* Mutants: a form recorded under a name without the number (Triton would take one member for
+another), and a family that makes its members anew. A source keeps its file name, and another
+source gets another one.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from types import FunctionType
 
 import pytest
 
-from mcf.kernels.algorithms import accumulate, fold_terms, ieee
-from mcf.kernels.algorithms.families import filled, listed, written
+from mcf.kernels.algorithms import accumulate, fold_terms, ieee, sums
 from mcf.kernels.bind import PRIMITIVE_NAMES, Binder
+from mcf.kernels.statements import Family, family, listed, written
 
 FAMILIES = {
     name: family
     for module in (ieee, accumulate, fold_terms)
     for name, family in vars(module).items()
-    if name.isupper() and isinstance(family, dict)
+    if isinstance(family, (dict, Family)) and not name.startswith("_")
 }
 # The same function may stand in two tables.
 MEMBERS = list(dict.fromkeys(itertools.chain(*(f.values() for f in FAMILIES.values()))))
 
 
 def test_the_tables_are_found() -> None:
-    assert {"ADD", "FMA_FLOAT", "COMBINE", "NARROW_PRODUCT"} <= set(FAMILIES)
+    assert {"ADD", "FMA_FLOAT", "combine", "NARROW_PRODUCT"} <= set(FAMILIES)
     assert len(MEMBERS) > 90
 
 
@@ -59,17 +59,28 @@ def test_members_are_plain_functions_with_a_source() -> None:
 def test_keys_are_their_own() -> None:
     keys = pytest.importorskip("mcf.kernels.numba.cache.keys", reason="numba is not installed")
     assert len({keys.algorithm(f) for f in MEMBERS}) == len(MEMBERS)
-    again = filled(
-        ieee.of_two, "another", "The same.", settled=ieee.settled2, plain=ieee.plus,
-        network=ieee.sum2,
-    )  # fmt: skip
-    assert keys.algorithm(again) == keys.algorithm(ieee.ADD[2])
+    again = ieee.operation("another", "x* y*", "The same.", ieee.plus, sums.SUM)
+    assert keys.algorithm(again[2]) == keys.algorithm(ieee.ADD[2])
 
 
-def test_filling_leaves_the_form_as_it_was() -> None:
-    with pytest.raises(NameError, match="settled"):
-        ieee.of_two((1.0,), (2.0,))
-    assert ieee.ADD[2].__globals__["network"] is not ieee.MUL[2].__globals__["network"]
+def test_members_are_made_once_when_they_are_needed() -> None:
+    made = []
+
+    @family("x*", (1, 3))
+    def noted(x):
+        """Return x."""
+        made.append(len(x))
+        return x
+
+    assert list(noted) == [1, 3]
+    assert made == []
+    assert noted[3] is noted[3]
+    assert made == [3]
+    with pytest.raises(KeyError, match="2"):
+        noted[2]
+    more = {2: noted[3]} | noted
+    assert sorted(more) == [1, 2, 3]
+    assert (more[2], more[3]) == (noted[3], noted[3])
 
 
 def test_a_text_of_a_name_that_is_taken_gets_a_name_of_its_own() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from mcf.kernels import FP64, exact
 from mcf.kernels.algorithms import sums
-from mcf.kernels.algorithms.families import written
 from mcf.kernels.formats import Format
+from mcf.kernels.statements import written
 from tests.helpers.adversarial import Draw
 
 CASES = {3: (sums.sum3, sums.plus_float3), 4: (sums.sum4, sums.plus_float4)}

@@ -132,10 +132,10 @@ def test_algorithms_are_inlined_or_called(keep: bool) -> None:
 
 
 def test_complex_numbers_are_flat_tuples() -> None:
-    def form(x: Any, y: Any) -> Complex:
-        return Complex(x.real, (*x.imag, *y))
+    @family("x** y* z.")
+    def joined(x: Any, y: Any, z: Any) -> Complex:
+        return Complex(x.real, (*x.imag, *y, *z))
 
-    made = family("joined", form, "x** y*", "The parts of x, and y.")
-    assert sorted(made) == [1, 2, 3, 4]
-    assert exact.bind(made[2], FP64)((1, 2, 3, 4), (5, 6)) == (1, 2, 3, 4, 5, 6)
-    assert made[3].__name__ == "joined3"
+    assert sorted(joined) == [1, 2, 3, 4]
+    assert exact.bind(joined[2], FP64)((1, 2, 3, 4), (5, 6), (7,)) == (1, 2, 3, 4, 5, 6, 7)
+    assert joined[3].__name__ == "complex_joined3"
