@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.complex_operators import COMPLEX
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
     BARE,
     COMPARISONS,
+    COMPLEX,
     OPERATIONS,
     TRANSFORMS,
     Operation,

@@ -33,7 +33,7 @@ from mcf.kernels.components import (
     check_truth,
     checked,
 )
-from mcf.kernels.formats import FORMATS
+from mcf.kernels.formats import FORMATS, power_of_two
 from mcf.kernels.operators import (
     ADD,
     BARE_ADD,
@@ -61,7 +61,6 @@ from mcf.kernels.operators import (
     TWO_SUM,
     Operation,
 )
-from mcf.kernels.scaling import power_of_two
 
 
 def _call(

@@ -14,6 +14,8 @@ import torch
 
 from mcf.kernels import algorithms
 from mcf.kernels.algorithms import (
+    complex_numbers,
+    complex_quotients,
     distillation,
     ieee,
     products,
@@ -183,6 +185,30 @@ COPYSIGN = _selection("copysign", "x y", selection.copysign)
 SELECTIONS = (WHERE, MAXIMUM, MINIMUM, FMAX, FMIN, CLAMP, ABS, COPYSIGN)
 # Operations in which x and y may be exchanged.
 COMMUTATIVE = (ADD, MUL, FMA)
+
+
+# Operators on the parts of complex expansions: three or four operands, two results, one kernel.
+PARTS = ("a", "b", "c", "d")
+
+
+def _complex(name: str, formulas: complex_numbers.Formulas) -> Operation:
+    """Return an operation whose second operand may have single floats as parts."""
+    parts = PARTS[: len(formulas.parameters)]
+    return Operation(
+        f"complex_{name}", parts, formulas.usual, formulas.special, floats=parts[2:], parts=2
+    )
+
+
+COMPLEX_ADD = _complex("add", complex_numbers.ADD)
+COMPLEX_SUB = _complex("sub", complex_numbers.SUB)
+COMPLEX_MUL = _complex("mul", complex_numbers.MUL)
+# Products and quotients by a real number.
+COMPLEX_SCALE = _complex("scale", complex_numbers.SCALE)
+COMPLEX_UNSCALE = _complex("unscale", complex_numbers.UNSCALE)
+COMPLEX_DIV = Operation(
+    "complex_div", PARTS, complex_quotients.DIV, parts=2, narrow=complex_quotients.DIV_NARROW
+)
+COMPLEX = (COMPLEX_ADD, COMPLEX_SUB, COMPLEX_MUL, COMPLEX_SCALE, COMPLEX_UNSCALE, COMPLEX_DIV)
 
 
 def _kernel(

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms import ieee
-from mcf.kernels.statements import Family, Recording, Symbolic, printed
+from mcf.kernels.statements import Complex, Family, Symbolic, kept, recorded
 
 Formula = Callable[..., tuple[Any, Any]]
 
@@ -46,16 +46,6 @@ def over_real(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
     return a / c, b / c
 
 
-class _Number(Symbolic):
-    """A real number of the generated kernel: its components."""
-
-    __slots__ = ("components",)
-
-    def __init__(self, owner: _Writer, components: tuple[str, ...]) -> None:
-        super().__init__(owner)
-        self.components = components
-
-
 # The algorithms of an operator: by number of components, and those for a float as second operand.
 _REAL = {
     "add": (ieee.ADD, ieee.ADD_FLOAT),
@@ -65,34 +55,33 @@ _REAL = {
 }
 
 
-class _Writer(Recording):
-    """Records operators on real numbers as calls of their algorithms."""
+class _Number(Symbolic):
+    """A real number of the generated kernel, on whose components operators call algorithms."""
+
+    __slots__ = ("components",)
+
+    def __init__(self, components: tuple[Any, ...]) -> None:
+        super().__init__(self)
+        self.components = components
 
     def operate(self, name: str, x: _Number, y: _Number) -> _Number:
-        """Record an operator, by the special algorithm if the second number is a float."""
+        """Call the algorithm of an operator; the special one if the second number is a float."""
         whole, by_float = _REAL[name]
-        given = x.components, y.components
-        terms = max(map(len, given))
+        terms = max(len(x.components), len(y.components))
         short = len(y.components) < terms and terms in by_float
-        return _Number(self, self.calls((by_float if short else whole)[terms], terms, *given))
+        function = kept((by_float if short else whole)[terms], terms)
+        return _Number(function(x.components, y.components))
 
 
 def _algorithm(form: Formula, terms: tuple[int, ...]) -> FunctionType:
     """Return a formula as an algorithm for arguments with these numbers of components."""
-    writer = _Writer()
-    given = {
-        name: tuple(f"{name}{k}" for k in range(count))
-        for name, count in zip(parameters(form), terms, strict=True)
-    }
-    results = form(*(_Number(writer, components) for components in given.values()))
-    return printed(
-        f"complex_{form.__name__}_{''.join(map(str, terms))}",
-        given.items(),
-        writer.statements,
-        tuple(c for r in results for c in r.components),
-        writer.functions,
-        form.__doc__ or "",
-    )
+
+    def formed(*given: Any) -> Complex:
+        return Complex(*(r.components for r in form(*map(_Number, given))))
+
+    name = f"complex_{form.__name__}_{''.join(map(str, terms))}"
+    sizes = dict(zip(parameters(form), terms, strict=True))
+    return recorded(name, formed, sizes, form.__doc__ or "")
 
 
 def parameters(form: Formula) -> tuple[str, ...]:

@@ -5,7 +5,17 @@ Canonical: each component is the rounding of what it and those below it sum to.
 
 import itertools
 
-from mcf.kernels.algorithms.primitives import ONE, ZERO, const, invert, neg, rn, rx, where
+from mcf.kernels.algorithms.primitives import (
+    ONE,
+    ZERO,
+    absolute,
+    const,
+    invert,
+    neg,
+    rn,
+    rx,
+    where,
+)
 from mcf.kernels.algorithms.transforms import two_sum
 from mcf.kernels.statements import Family, family, recorded
 
@@ -122,3 +132,22 @@ def usual(x):
 def tidy(x):
     """Return x with +0 for zeros below the first component."""
     return x[0], *(rn(low + ZERO) for low in x[1:])
+
+
+# `isclose` by first components, where these suffice.
+
+
+def closeness(x, y, rtol, atol, margin, least):
+    """Return 1 if |x - y| < atol + rtol |y| is certain, 0 if it is certainly larger, else 2.
+
+    A number, also a tolerance, is within u |x0| of its first component, where u is the format's
+    unit roundoff. Each operation here has an error of at most u times its result. The total error
+    is at most `margin` = 16 u times the sum of the magnitudes, plus `least` where products are
+    subnormal. With infinities and NaN every comparison fails.
+    """
+    error = absolute(rn(x[0] - y[0]))
+    allowed = rn(rn(absolute(y[0]) * rtol[0]) + atol[0])
+    size = rn(rn(absolute(x[0]) + absolute(y[0])) + allowed)
+    around = rn(rn(size * margin[0]) + least[0])
+    near, far = rn(error + around) < allowed, rn(error - around) > allowed
+    return (where(near, ONE, where(far, ZERO, ONE + ONE)),)

@@ -20,7 +20,18 @@ from mcf.kernels.statements import written
 from mcf.kernels.torch.registers import primitives as reference
 from mcf.kernels.triton.code_instructions import own
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.register_rounding import jit, rounding
+from mcf.kernels.triton.register_rounding import assembly, jit, rounding
+
+
+def _nearest(bits: int, shift: float) -> str:
+    """Return the nearest integer of x, with its sign, as an expression: Triton has no rint.
+
+    From `shift` on every number is whole; below, x + shift is.
+    """
+    magnitude = f"tl.where(tl.abs(x) < {shift}, tl.abs(x) + {shift} - {shift}, tl.abs(x))"
+    sign = f"x.to(tl.int{bits}, bitcast=True) >> {bits - 1} << {bits - 1}"
+    return f"({magnitude}.to(tl.int{bits}, bitcast=True) | {sign}).to(tl.float{bits}, bitcast=True)"
+
 
 # Primitives as expressions of their parameters. Words are int32 tensors, longs int64 tensors.
 _EXPRESSIONS = {
@@ -53,6 +64,7 @@ _EXPRESSIONS = {
     "long": "x.to(tl.int64)",
     "floating": "w.to(tl.float64)",
     "floor": "tl.floor(x)",
+    "rint": _nearest(64, 2.0**52),
     "absolute": "tl.abs(x)",
     "gather": "tl.load(table + index)",
     "invert": "condition == 0",
@@ -66,6 +78,9 @@ _SHORT_EXPRESSIONS = {
     "whole": "tl.full((), k, tl.int32)",
     "long": "x.to(tl.int32)",
     "floating": "w.to(tl.float32)",
+    "rint": _nearest(32, 2.0**23),
+    # The hardware's floor on NVIDIA GPUs treats subnormal numbers as 0, but floor(-2**-130) is -1.
+    "floor": f"nearest = {_nearest(32, 2.0**23)}; tl.where(nearest > x, nearest - 1.0, nearest)",
 }
 # Those that differ on NVIDIA GPUs. `min.f32` and `max.f32` return the other operand for a NaN and
 # keep subnormal numbers (PTX ISA, "Floating Point Instructions"). They order -0 before +0, which
@@ -74,27 +89,20 @@ _NVIDIA_EXPRESSIONS = {
     "lesser": "tl.minimum(a, b, tl.PropagateNan.NONE)",
     "greater": "tl.maximum(a, b, tl.PropagateNan.NONE)",
 }
+# `div_rn` and `sqrt_rn` flush subnormal numbers to zero before Triton 3.6.
+_NVIDIA_SHORT_EXPRESSIONS = {
+    "div": assembly("div.rn.f32 $0, $1, $2;", "=f,f,f", "a, b"),
+    "sqrt": assembly("sqrt.rn.f32 $0, $1;", "=f,f", "x"),
+}
 
 
 @functools.cache
 def _function(name: str, expression: str) -> FunctionType:
-    """Return a primitive as a function; Triton compiles it from its source."""
+    """Return a primitive as a function; statements separated by "; " precede the result."""
     form = getattr(primitives, name).__wrapped__
-    body = [f"return {expression}"]
+    *before, result = expression.split("; ")
+    body = [*before, f"return {result}"]
     return written(f"_{name}", ", ".join(parameters(form)), body, form.__doc__, tl=tl)
-
-
-def _div_cuda(a, b):
-    # `div_rn` and `sqrt_rn` flush subnormal numbers to zero before Triton 3.6.
-    return tl.inline_asm_elementwise(
-        "div.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], tl.float32, is_pure=True, pack=1
-    )
-
-
-def _sqrt_cuda(x):
-    return tl.inline_asm_elementwise(
-        "sqrt.rn.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
-    )
 
 
 def _fms_fma(a, b, c):
@@ -137,34 +145,6 @@ def _fms_interpreted(a, b, c):
     return tl.tensor(type(like.handle)(exact.numpy(), like.handle.dtype), like.type)
 
 
-def _rint(x):
-    # Triton has no rint. From 2**52 on every number is whole; below, x + 2**52 is.
-    magnitude = tl.abs(x)
-    shift = 4503599627370496.0
-    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
-    sign = (x.to(tl.int64, bitcast=True) >> 63) << 63
-    return (nearest.to(tl.int64, bitcast=True) | sign).to(tl.float64, bitcast=True)
-
-
-def _rint_fp32(x):
-    # From 2**23 on every number is whole.
-    magnitude = tl.abs(x)
-    shift = 8388608.0
-    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
-    sign = (x.to(tl.int32, bitcast=True) >> 31) << 31
-    return (nearest.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
-
-
-def _floor_fp32(x):
-    # The hardware's floor on NVIDIA GPUs treats subnormal numbers as 0, but floor(-2**-130) is -1.
-    magnitude = tl.abs(x)
-    shift = 8388608.0
-    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
-    sign = (x.to(tl.int32, bitcast=True) >> 31) << 31
-    nearest = (nearest.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
-    return tl.where(nearest > x, nearest - 1.0, nearest)
-
-
 def _gather_cuda(table, index):
     """Load a table entry by inline assembly, which Triton treats as arithmetic: see `_blocks`."""
     if not index.type.is_block():
@@ -200,14 +180,13 @@ def binder(
     interpret = dialect is Dialect.INTERPRETER
     wrap = (lambda f: f) if interpret else jit
     constant = float if interpret else tl.constexpr
-    short = register == FP32
-    expressions = _EXPRESSIONS | (_SHORT_EXPRESSIONS if short else {})
-    expressions |= _NVIDIA_EXPRESSIONS if dialect.nvidia else {}
+    expressions = _EXPRESSIONS | (_SHORT_EXPRESSIONS if register == FP32 else {})
+    if dialect.nvidia:
+        expressions |= _NVIDIA_EXPRESSIONS
+        expressions |= _NVIDIA_SHORT_EXPRESSIONS if register == FP32 else {}
     bound: dict[str, Any] = {name: _function(name, e) for name, e in expressions.items()}
-    bound |= {"floor": _floor_fp32, "rint": _rint_fp32} if short else {"rint": _rint}
     if dialect.nvidia:
         bound["gather"] = _gather_cuda
-        bound |= {"div": _div_cuda, "sqrt": _sqrt_cuda} if short else {}
     bound |= {
         "rn": rounding(register, arithmetic, dialect),
         "rx": rounding(register, register, dialect),

@@ -27,20 +27,27 @@ def _same(x):
     return x
 
 
-def _kept_cuda(x):
-    """Return x through an opaque move: a rounding to the register's own format.
+def assembly(text: str, constraints: str, given: str = "x", kind: str = "float32") -> str:
+    """Return one instruction as an expression; it is opaque to LLVM."""
+    pack = 2 if "x2" in text else 1
+    asm = f'tl.inline_asm_elementwise("{text}", "{constraints}", [{given}], tl.{kind}'
+    return f"{asm}, is_pure=True, pack={pack})"
 
-    Without it LLVM packs float32 operations for sm_100, and the ptxas of Triton 3.6 (12.9)
-    contracts a packed product and sum into FMA although both are marked as rounding. ptxas removes
-    the move.
-    """
-    if isinstance(x, float) or x.dtype != tl.float32:
-        # float64 is never packed.
-        return x
-    else:
-        return tl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
-        )
+
+def _of_number(name: str, condition: str, expression: str) -> FunctionType:
+    """Return a function that returns x itself where a condition holds, else an expression."""
+    body = [f"if {condition}:", "    return x", "else:", f"    return {expression}"]
+    return written(f"_{name}", "x", body, "Round x.", tl=tl)
+
+
+# A rounding to the register's own format: without an opaque move LLVM packs float32 operations for
+# sm_100, and the ptxas of Triton 3.6 (12.9) contracts a packed product and sum into FMA although
+# both are marked as rounding. ptxas removes the move. float64 is never packed.
+_kept_cuda = _of_number(
+    "kept",
+    "isinstance(x, float) or x.dtype != tl.float32",
+    assembly("mov.b32 $0, $1;", "=f,f"),
+)
 
 
 def _round_bf16_bits(x):
@@ -54,42 +61,24 @@ def _round_bf16_bits(x):
         return tl.where(x == x, rounded, quiet).to(tl.float32, bitcast=True)
 
 
-def _round_bf16_cuda(x):
-    """Round float32 to bf16 by a conversion that is opaque to LLVM.
-
-    With a plain cast LLVM narrows the preceding operation to bf16x2. The bits are the same, but on
-    sm_80 it becomes an FMA, which could not be told from a contraction. This way the machine code
-    matches the formula: float32 operations, and a conversion for each rounding.
-    """
-    if isinstance(x, float):
-        return x
-    else:
-        return tl.inline_asm_elementwise(
-            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], tl.bfloat16, is_pure=True, pack=2
-        ).to(tl.float32)
-
-
-def _round_fp16(x):
-    # LLVM may narrow here: sums and products of fp16 numbers, also below the normal range, round to
-    # the same fp16 number with and without float32 in between.
-    if isinstance(x, float):
-        return x
-    else:
-        return x.to(tl.float16).to(tl.float32)
-
-
-def _round_fp16_hip(x):
-    """Round float32 to fp16 by a conversion that is opaque to LLVM.
-
-    With a plain cast LLVM compiles products to `v_fma_mixlo_f16` with an addend of +0, which turns
-    a product of -0 into +0.
-    """
-    if isinstance(x, float):
-        return x
-    else:
-        return tl.inline_asm_elementwise(
-            "v_cvt_f16_f32 $0, $1", "=v,v", [x], tl.float16, is_pure=True, pack=1
-        ).to(tl.float32)
+# With a plain cast LLVM narrows the preceding operation to bf16x2. The bits are the same, but on
+# sm_80 it becomes an FMA, which could not be told from a contraction. This way the machine code
+# matches the formula: float32 operations, and a conversion for each rounding.
+_round_bf16_cuda = _of_number(
+    "round_bf16",
+    "isinstance(x, float)",
+    assembly("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", kind="bfloat16") + ".to(tl.float32)",
+)
+# LLVM may narrow here: sums and products of fp16 numbers, also below the normal range, round to the
+# same fp16 number with and without float32 in between.
+_round_fp16 = _of_number("round_fp16", "isinstance(x, float)", "x.to(tl.float16).to(tl.float32)")
+# With a plain cast LLVM compiles products to `v_fma_mixlo_f16` with an addend of +0, which turns a
+# product of -0 into +0.
+_round_fp16_hip = _of_number(
+    "round_fp16_hip",
+    "isinstance(x, float)",
+    assembly("v_cvt_f16_f32 $0, $1", "=v,v", kind="float16") + ".to(tl.float32)",
+)
 
 
 def _round_fp32(x):

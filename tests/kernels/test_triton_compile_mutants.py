@@ -80,10 +80,8 @@ def test_a_missing_fma(mutate: Patch) -> None:
 
 def mutate_expression(mutate: Patch, target: str, name: str, expression: str) -> None:
     """Replace a primitive of float32 registers by an expression."""
-    if target != "gfx942" and name in ("div", "sqrt"):
-        mutate(device_functions, f"_{name}_cuda", device_functions._function(name, expression))
-        return
-    table = "_EXPRESSIONS" if name == "neg" else "_SHORT_EXPRESSIONS"
+    short = "_SHORT_EXPRESSIONS" if target == "gfx942" else "_NVIDIA_SHORT_EXPRESSIONS"
+    table = "_EXPRESSIONS" if name == "neg" else short
     mutate(device_functions, table, getattr(device_functions, table) | {name: expression})
 
 

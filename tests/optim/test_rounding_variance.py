@@ -21,8 +21,7 @@ import mcf
 from mcf.kernels.algorithms import codes as algorithms
 from mcf.optim import AdamW
 from mcf.optim.storage import codes
-from tests.kernels.test_codes import WORDS, e4m3_over_4, reference
-from tests.kernels.test_codes_of_4_bits import LEVELS
+from tests.kernels.test_codes import LEVELS, WORDS, e4m3_over_4, reference
 from tests.optim.helpers import BF16, random
 
 # The numbers of each code from 0 that moments reach, and its rounding.

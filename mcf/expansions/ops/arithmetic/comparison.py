@@ -19,7 +19,7 @@ from mcf.expansions.ops.shape.movement import where
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, MCFTensor, fresh, wrap
 from mcf.kernels import registry
-from mcf.kernels.algorithms.closeness import closeness
+from mcf.kernels.algorithms.order import closeness
 from mcf.kernels.formats import FORMATS, FP32, FP64, INT8
 from mcf.kernels.operators import (
     ABS,

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from mcf.expansions.dispatch.recorded import functorch, unseen
 from mcf.expansions.tensor import MCFTensor
-from mcf.kernels.formats import FP32, FP64, format_of
-from mcf.kernels.scaling import power_of_two
+from mcf.kernels.formats import FP32, FP64, format_of, power_of_two
 from mcf.reductions.folds import row_exponents
 
 
