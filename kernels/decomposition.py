@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from mcf.kernels.algorithms import ieee, order
 from mcf.kernels.algorithms import reflection as formulas
-from mcf.kernels.bind import Formulas
+from mcf.kernels.bind import Algorithm, Formulas
 from mcf.kernels.refinement import Refinement, refinement
 from mcf.kernels.reflection import products
 from mcf.kernels.rotation import Rotations, rotations
@@ -106,7 +106,7 @@ def decomposition(given: int) -> Decomposition:
     """Return the decomposition of matrices with `given` components per element."""
     n = max(2, given)
     more, corrections = rotations(n), refinement(n)
-    own = {
+    own: dict[str, Algorithm] = {
         # x -> whether it is finite and the nearest expansion of its sum
         "usual": order.usual[n],
         # x with +0 for zeros below the first component

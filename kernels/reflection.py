@@ -69,9 +69,11 @@ def products(terms: int, parts: int = 1) -> Products:
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
     sums: dict[str, Any] = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
-    own: dict[str, Algorithm]
+    conjugate: tuple[Algorithm, Algorithm]
     if parts == 2:
-        sums = complex_reflection.sums(terms, fold.state, *sums.values(), settle)
+        sums = complex_reflection.sums(
+            terms, fold.state, fold.term, fold.merge, fold.combine, settle
+        )
         total = settle = sums.pop("settle")
         alone, joined = sums.pop("alone"), sums.pop("joined")
         conjugate = complex_reflection.conjugate[terms], complex_reflection.conjugate_by[terms]

@@ -141,7 +141,7 @@ class RowTask:
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that compares or combines two expansions."""
-        return _ALGORITHMS[self.name][self.terms]  # type: ignore[no-any-return]
+        return _ALGORITHMS[self.name][self.terms]
 
     @property
     def key(self) -> Algorithm | None:

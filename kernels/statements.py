@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms import primitives
-from mcf.kernels.bind import NEEDED, PRIMITIVE_NAMES, weight
+from mcf.kernels.bind import NEEDED, PRIMITIVE_NAMES, Algorithm, weight
 from mcf.kernels.elementwise import Elementwise, parameters
 
 # A variable, a literal, or a tuple of these.
@@ -256,13 +256,13 @@ def kept(function: Any, count: int) -> Callable[..., tuple[Value, ...]]:
     return call
 
 
-class Family(Mapping[Any, FunctionType]):
+class Family(Mapping[Any, Algorithm]):
     """Algorithms by number of components, each of which is made when it is first needed."""
 
-    def __init__(self, make: Callable[[Any], FunctionType], keys: Iterable[Any]) -> None:
+    def __init__(self, make: Callable[[Any], Algorithm], keys: Iterable[Any]) -> None:
         self._make, self._keys = functools.cache(make), dict.fromkeys(keys)
 
-    def __getitem__(self, key: Any) -> FunctionType:
+    def __getitem__(self, key: Any) -> Algorithm:
         if key not in self._keys:
             raise KeyError(key)
         return self._make(key)
@@ -273,7 +273,7 @@ class Family(Mapping[Any, FunctionType]):
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __or__(self, others: Mapping[Any, FunctionType]) -> Family:
+    def __or__(self, others: Mapping[Any, Algorithm]) -> Family:
         """Return the family with members under other keys."""
         return Family(lambda key: (others if key in others else self)[key], (*others, *self))
 

@@ -286,7 +286,7 @@ _UNIFORM = frozenset({"rtol", "atol", "margin", "least"})
 _CLOSENESS = Operation(
     "closeness",
     ("x", "y", "rtol", "atol", "margin", "least"),
-    (closeness,),
+    {1: closeness},
     results=1,
     result=INT8,
 )
