@@ -26,8 +26,7 @@ from mcf.kernels.operators import (
 
 _library = torch.library.Library("mcf", "FRAGMENT")
 
-# Every scalar is the constant 1.
-_SCALARS = {k: torch.ones(1, k, dtype=torch.float64, device="cpu") for k in range(2)}
+_NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
 # Operands with at most this many elements are copied if they are not contiguous.
 _FEW = 1024
@@ -40,7 +39,7 @@ Maker = Callable[..., Elementwise]
 def _run(spec: Elementwise, given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
     # A kernel stores booleans as bytes.
     stored = [t.view(torch.int8) if t.dtype is torch.bool else t for t in out]
-    registry.run(spec, [[*stored, *given]], _SCALARS[len(spec.scalars)])
+    registry.run(spec, [[*stored, *given]], _NO_SCALARS)
 
 
 def _empty(spec: Elementwise, like: Tensor) -> list[Tensor]:

@@ -47,7 +47,6 @@ class Operation:
         algorithms: by the largest number of components among the arguments; a function with a fixed
             number of components has one, under 1.
         special: algorithms by particular numbers of components of the arguments.
-        constants: names of parameters that are always 1.
         results: the number of components of the result if it differs from the arguments'.
         components: the number of components of each argument if it is fixed: the algorithm then
             takes components one by one instead of tuples.
@@ -64,7 +63,6 @@ class Operation:
     arguments: tuple[str, ...]
     algorithms: Algorithms
     special: Algorithms = dataclasses.field(default_factory=dict)
-    constants: tuple[str, ...] = ()
     results: int | None = None
     components: tuple[int, ...] | None = None
     result: Format | None = None
@@ -135,8 +133,8 @@ DIV = Operation("div", ("x", "y"), ieee.DIV, _by_float(ieee.DIV_FLOAT))
 FMA = Operation("fma", ("x", "y", "z"), ieee.FMA, _FMA_FLOAT)
 SQUARE = Operation("square", ("x",), ieee.SQUARE)
 SQRT = Operation("sqrt", ("x",), ieee.SQRT)
-RECIPROCAL = Operation("reciprocal", ("x",), ieee.RECIPROCAL, constants=("one",))
-RSQRT = Operation("rsqrt", ("x",), ieee.RSQRT, constants=("one",))
+RECIPROCAL = Operation("reciprocal", ("x",), ieee.RECIPROCAL)
+RSQRT = Operation("rsqrt", ("x",), ieee.RSQRT)
 COMPARE = Operation("compare", ("x", "y"), ieee.compare, results=1)
 
 
@@ -217,7 +215,6 @@ def _kernel(
     fmt: Format,
     arguments: Sequence[tuple[str, int, int]],
     terms: int,
-    constants: tuple[str, ...] = (),
     uniform: frozenset[str] = frozenset(),
     rounded: bool = True,
     result: Format | None = None,
@@ -232,7 +229,6 @@ def _kernel(
         arguments: per parameter its name, its components in memory and those the algorithm takes;
             components that memory lacks are zero. None for a parameter that is no tuple.
         terms: the number of components of the result.
-        constants: names of parameters that are passed as scalars of a launch.
         uniform: names of parameters with one value for all elements.
         rounded: whether results are sums that end in `rc`, or selections among those.
         result: the format of the results if it is not `fmt`.
@@ -255,7 +251,6 @@ def _kernel(
         roundings=(("rc", fmt),),
         groups=tuple(groups),
         absent=tuple(f"{a}{k}" for a, given, taken in arguments for k in range(given, taken)),
-        scalars=constants,
         rounded=results if rounded else (),
     )
 
@@ -291,7 +286,6 @@ def kernel(
         fmt,
         arguments,
         operation.terms(given),
-        operation.constants,
         uniform,
         result=operation.result,
         truths=operation.truths,

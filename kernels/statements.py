@@ -115,18 +115,17 @@ def _text(x: Operand) -> str:
     return f"({', '.join(map(_text, x))},)" if isinstance(x, tuple) else x
 
 
-def operands_of(spec: Elementwise, given: Iterable[Any], zero: Any, one: Any) -> list[Any]:
+def operands_of(spec: Elementwise, given: Iterable[Any], zero: Any) -> list[Any]:
     """Return the arguments of a kernel's algorithm.
 
     Args:
         spec: the kernel.
         given: the values of the fields that it reads, except tables.
         zero: the value of components that the kernel lacks.
-        one: the value of its scalars.
     """
     values: dict[str, Any] = {f.name: f.name for f in spec.fields if f.table}
     read = [f.name for f in spec.fields if f.read and not f.table]
-    values |= {"ZERO": zero, **dict.fromkeys(spec.scalars, one)}
+    values |= {"ZERO": zero}
     values |= zip(read, given, strict=True)
     return [spec.argument(p, values) for p in parameters(spec.function)]
 

@@ -92,24 +92,24 @@ def sum_of_scaled(x, y, z, total, product):
     return total(product(x, y), z)
 
 
-@family("x* one", inverse=INVERSE, rooted=ROOT)
-def inverse_root(x, one, inverse, rooted):
+@family("x*", inverse=INVERSE, rooted=ROOT)
+def inverse_root(x, inverse, rooted):
     """Return 1 / sqrt(x) as a root and a quotient."""
-    return inverse(rooted(x), one)
+    return inverse(rooted(x))
 
 
 # Operations on one component that round more than once.
 
 
-def reciprocal1(x, one):
+def reciprocal1(x):
     """RN(1 / x)."""
-    return (rn(div(one, x[0])),)
+    return (rn(div(ONE, x[0])),)
 
 
-def rsqrt1(x, one):
+def rsqrt1(x):
     """Return 1 / sqrt(x), computed as a pair."""
-    r = inverse2(root2((x[0], ZERO)), one)
-    return (leading(rn(div(one, rn(sqrt(x[0])))), r[0]),)
+    r = inverse2(root2((x[0], ZERO)))
+    return (leading(rn(div(ONE, rn(sqrt(x[0])))), r[0]),)
 
 
 def fma1(x, y, z):
@@ -155,10 +155,10 @@ SQUARE = operation("square", "x*", "x * x.", lambda x: rn(x[0] * x[0]), SQUARED)
 SQRT = operation("sqrt", "x*", "The square root of x.", lambda x: rn(sqrt(x[0])), ROOT)
 FMA = {1: fma1} | operation("fma", "x* y* z*", "x * y + z.", times_plus, sum_of_product)
 RECIPROCAL = {1: reciprocal1} | operation(
-    "reciprocal", "x* one", "1 / x.", lambda x, one: rn(div(one, x[0])), INVERSE
+    "reciprocal", "x*", "1 / x.", lambda x: rn(div(ONE, x[0])), INVERSE
 )
 RSQRT = {1: rsqrt1} | operation(
-    "rsqrt", "x* one", "1 / sqrt(x).", lambda x, one: rn(div(one, rn(sqrt(x[0])))), inverse_root
+    "rsqrt", "x*", "1 / sqrt(x).", lambda x: rn(div(ONE, rn(sqrt(x[0])))), inverse_root
 )
 
 # Families for a float as second argument.

@@ -66,9 +66,9 @@ def twice(x):
 def tangent(wanted, z, root, total, inverse, fma):
     """Return sign(z) / (|z| + sqrt(1 + z^2)) where `wanted`, else 0, and its cosine."""
     negative = bits64(z[0]) < whole(0)
-    t = inverse(total(turned(negative, z), root(fma(z, z, one(z)))), ONE)
+    t = inverse(total(turned(negative, z), root(fma(z, z, one(z)))))
     t = either(wanted, turned(negative, t), zero(t))
-    return t, inverse(root(fma(t, t, one(t))), ONE)
+    return t, inverse(root(fma(t, t, one(t))))
 
 
 SEVERAL = (2, 3, 4)

@@ -78,24 +78,18 @@ def on_torch(
     """An algorithm of tuples, for tensors of a format.
 
     Args:
-        algorithm: with `one` as its last parameter where it needs it.
+        algorithm: a function of tuples.
         fmt: of arguments and result.
         table: what the primitives are, if not those of the format.
     """
     own = table or primitives(fmt.register, fmt, {"rc": fmt})
-    return _of_the_format(Binder(lambda f: f, own)(algorithm), algorithm, fmt)
+    return _of_the_format(Binder(lambda f: f, own)(algorithm), fmt)
 
 
-def _of_the_format(
-    function: Callable[..., Any], algorithm: FunctionType, fmt: Format
-) -> Callable[..., Components]:
-    code, dtype = algorithm.__code__, fmt.register.dtype
-    needs_one = "one" in code.co_varnames[: code.co_argcount]
-    one = [torch.ones((), dtype=dtype)] if needs_one else []
-
+def _of_the_format(function: Callable[..., Any], fmt: Format) -> Callable[..., Components]:
     def run(*given: Components) -> Components:
-        registers = [tuple(t.to(dtype) for t in c) for c in given]
-        return tuple(t.to(fmt.dtype) for t in function(*registers, *one))
+        registers = [tuple(t.to(fmt.register.dtype) for t in c) for c in given]
+        return tuple(t.to(fmt.dtype) for t in function(*registers))
 
     return run
 
@@ -131,7 +125,7 @@ def lossy(
                 namespace[key] = without(value)
 
     spoil(function.__globals__)
-    whole = _of_the_format(function, algorithm, fmt)
+    whole = _of_the_format(function, fmt)
 
     def run(*given: Components) -> Components:
         steps[0] = 0

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64, Format, exact, operations, operators
@@ -230,31 +229,3 @@ def test_refusals_name_the_argument() -> None:
     for function in (operations.lt, operations.gt):
         with pytest.raises(TypeError, match=f"{function.__name__}: y must be a tensor or a tuple"):
             function(x, 1.0)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("operation", COMPARISONS, ids=lambda o: o.name)
-def test_operators(operation: Operation) -> None:
-    x, y = (list(c) for c in some(FP32, 2, 12))
-    operator = getattr(torch.ops.mcf, operation.operator)
-    torch.library.opcheck(operator.default, (x, y))
-    with FakeTensorMode() as mode:
-        [fake] = operator(*([mode.from_tensor(t) for t in c] for c in (x, y)))
-    assert (fake.shape, fake.dtype) == (x[0].shape, torch.bool)
-
-
-@pytest.mark.slow
-def test_compiled_is_eager() -> None:
-    def every(x: Components, y: Components, out: Tensor) -> list[Tensor]:
-        found = [f(x, y) for f in FUNCTIONS]
-        operations.gt(x, y, out=out)
-        return [*found, out & found[0]]
-
-    x, y = some(FP32, 2, 50)
-    torch._dynamo.reset()
-    with mcf.executor("torch"):
-        compiled = torch.compile(every, fullgraph=True, backend="aot_eager")
-        outs = [torch.empty(len(x[0]), dtype=torch.bool) for _ in range(2)]
-        for got, want in zip(compiled(x, y, outs[0]), every(x, y, outs[1]), strict=True):
-            assert torch.equal(got, want)
-    assert torch.equal(*outs)
-    torch._dynamo.reset()

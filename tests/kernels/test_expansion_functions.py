@@ -8,11 +8,10 @@ from fractions import Fraction
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64, Format, operations
-from mcf.kernels.operators import COMMUTATIVE, OPERATIONS, Operation
+from mcf.kernels.operators import COMMUTATIVE, Operation
 from tests.helpers import assert_all_same_bits, numbers
 from tests.helpers.executors import on_each_executor
 from tests.helpers.expansions import draw, partners, tensors
@@ -20,16 +19,11 @@ from tests.helpers.worst import errors
 
 FORMATS = [BF16, FP16, FP32, FP64]
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-by_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 Components = tuple[Tensor, ...]
 
 
 def some(fmt: Format, terms: int, count: int, seed: int) -> Components:
     return tensors(fmt, draw(fmt, terms, count, seed, -4, 4))
-
-
-def given(operation: Operation, fmt: Format, terms: int, count: int) -> list[Components]:
-    return [some(fmt, terms, count, seed) for seed in range(len(operation.arguments))]
 
 
 def call(operation: Operation, *arguments: object, **options: object) -> Components:
@@ -217,41 +211,6 @@ def test_refusals_of_numbers() -> None:
         operations.ldexp(x, torch.ones(2))
     with pytest.raises(TypeError, match="exponent must be an int or a tensor"):
         operations.ldexp(x, 1.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.sampled(every=6)
-@by_operation
-def test_opcheck(operation: Operation) -> None:
-    operator = getattr(torch.ops.mcf, f"expansion_{operation.name}").default
-    # NaN would not compare equal.
-    lists = [list(operations.abs(c)) for c in given(operation, FP32, 2, 12)]
-    torch.library.opcheck(operator, tuple(lists))
-
-
-@by_operation
-def test_fake_tensors(operation: Operation) -> None:
-    real = given(operation, BF16, 3, 6)
-    with mcf.executor("torch"):
-        expected = call(operation, *real)
-    with FakeTensorMode() as mode:
-        fake = call(operation, *(tuple(mode.from_tensor(t) for t in c) for c in real))
-    for f, r in zip(fake, expected, strict=True):
-        assert (f.shape, f.dtype) == (r.shape, r.dtype)
-
-
-def test_compiled_is_eager() -> None:
-    def chain(x: Components, y: Components) -> Components:
-        z = operations.fma(x, y, operations.div(y, x))
-        out = tuple(torch.empty_like(t) for t in z)
-        operations.add(z, operations.sqrt(operations.square(x)), out=out)
-        return (*operations.renormalize((*out, *z), 2), operations.compare(x, y))
-
-    x, y = some(FP32, 2, 50, 1), some(FP32, 2, 50, 2)
-    torch._dynamo.reset()
-    with mcf.executor("torch"):
-        compiled = torch.compile(chain, fullgraph=True, backend="aot_eager")
-        assert_all_same_bits(compiled(x, y), chain(x, y))
-    torch._dynamo.reset()
 
 
 def test_the_old_name_of_the_module() -> None:

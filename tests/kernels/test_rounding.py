@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 import torch
@@ -137,11 +135,3 @@ def test_registers_round_correctly(fmt: Format, model: Format, operation: str, s
             assert_same_bits(got, once(exact), f"2**{anchor}, 2**{other}")
             tried += len(x)
     assert tried > 10 * len(a)
-
-
-def test_a_scalar_of_more_bits_is_rounded_twice() -> None:
-    # Why the test above asks for operands of the format: this float32 scalar is not of bf16.
-    x, scalar = Fraction(129, 128), Fraction(4243075, 4194304)
-    assert rounding(FP32)(scalar) == scalar
-    exact = scalar * x
-    assert rounding(BF16)(exact) != rounding(BF16)(rounding(FP32)(exact))
