@@ -48,13 +48,6 @@ def _empty(spec: Elementwise, like: Tensor) -> list[Tensor]:
     return [torch.empty_like(like, dtype=k, memory_format=torch.contiguous_format) for k in kinds]
 
 
-def _separate(given: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
-    """Return whether the results overlap neither operands nor each other, as a kernel requires."""
-    written = {t.untyped_storage().data_ptr() for t in out}
-    read = {t.untyped_storage().data_ptr() for t in given}
-    return len(written) == len(out) and written.isdisjoint(read)
-
-
 def _one_element(group: Sequence[Tensor]) -> bool:
     """Return whether a group of components is one number, expanded to more elements."""
     return all(t.numel() > 1 and not any(t.stride()) for t in group)
@@ -83,17 +76,6 @@ def _computed(make: Maker, arguments: Sequence[Any]) -> list[Tensor]:
     return out
 
 
-def _computed_into(make: Maker, arguments: Sequence[Any], out: Sequence[Tensor]) -> None:
-    spec, given = _prepare(make, arguments)
-    if _separate(given, out):
-        _run(spec, given, out)
-        return
-    results = _empty(spec, arguments[0][0])
-    _run(spec, given, results)
-    for t, r in zip(out, results, strict=True):
-        t.copy_(r)
-
-
 def _maker(operation: Operation) -> Maker:
     def make(*arguments: list[Tensor], uniform: Sequence[int]) -> Elementwise:
         names = frozenset([operation.arguments[k] for k in uniform])
@@ -104,7 +86,7 @@ def _maker(operation: Operation) -> Maker:
 
 
 def _register(name: str, inputs: str, make: Maker) -> None:
-    """Define an operator that returns new tensors, and one that writes into given tensors.
+    """Define an operator that returns new tensors.
 
     Args:
         name: under `torch.ops.mcf`.
@@ -118,19 +100,9 @@ def _register(name: str, inputs: str, make: Maker) -> None:
     def fake(*arguments: Any) -> list[Tensor]:
         return _empty(make(*arguments, uniform=()), arguments[0][0])
 
-    def run_into(*arguments: Any, out: list[Tensor]) -> None:
-        _computed_into(make, arguments, out)
-
-    def fake_into(*arguments: Any, out: list[Tensor]) -> None:
-        return None
-
     _library.define(f"{name}({inputs}) -> Tensor[]")
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
-    into = f"{name}_into"
-    _library.define(f"{into}({inputs}, *, Tensor(a!)[] out) -> ()")
-    _library.impl(into, run_into, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"mcf::{into}", fake_into, lib=_library)
 
 
 def _register_transform(operation: Operation) -> None:

@@ -74,7 +74,7 @@ def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
     if not all(isinstance(v, (Tensor, int, float)) for v in values):
         # mpmath numbers and Fractions become the nearest expansions.
         values = tuple(formatted(*values))
-    out = operations.apply(operation, operands(*values), None)
+    out = operations.apply(operation, operands(*values))
     half = len(out) // 2
     return made(wrap(out[:half]), wrap(out[half:]))
 
@@ -83,7 +83,7 @@ def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
 
 
 def _quotient(*given: Tensor) -> tuple[Any, Any]:
-    return halves(operations.apply(COMPLEX_DIV, [v.components for v in given], None))  # type: ignore[attr-defined]
+    return halves(operations.apply(COMPLEX_DIV, [v.components for v in given]))  # type: ignore[attr-defined]
 
 
 def _backward(saved: Any, grads: Any) -> Any:

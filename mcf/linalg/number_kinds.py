@@ -142,7 +142,7 @@ class Complex(Real):
 
     def over(self, x: Components, y: Components) -> Components:
         """x / y."""
-        return operations.apply(COMPLEX_DIV, (*halves(x), *halves(y)), None)
+        return operations.apply(COMPLEX_DIV, (*halves(x), *halves(y)))
 
     def over_real(self, x: Components, y: Components) -> Components:
         """Return both parts over a real y."""
@@ -158,7 +158,7 @@ class Complex(Real):
 
     def times(self, x: Components, y: Components) -> Components:
         """x y."""
-        return operations.apply(COMPLEX_MUL, (*halves(x), *halves(y)), None)
+        return operations.apply(COMPLEX_MUL, (*halves(x), *halves(y)))
 
     def minus(self, x: Components, y: Components) -> Components:
         """x - y."""

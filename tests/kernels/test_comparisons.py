@@ -183,47 +183,6 @@ def test_mixed_terms_and_shapes(executor: str, function: Callable[..., Tensor]) 
         assert function(tuple(t[:0] for t in x), y[0][:0]).shape == (0, 12)
 
 
-@pytest.mark.sampled
-@by_function
-@on_each_executor
-def test_out(executor: str, function: Callable[..., Tensor]) -> None:
-    x, y = some(FP32, 2, 41)
-    count = len(x[0])
-    with mcf.executor(executor):
-        expected = function(x, y)
-        for out in (
-            torch.empty(count, dtype=torch.bool),
-            torch.ones(2 * count, dtype=torch.bool)[::2],
-        ):
-            assert function(x, y, out=out) is out
-            assert torch.equal(out, expected)
-
-
-@pytest.mark.parametrize(
-    ("out", "error", "message"),
-    [
-        ((torch.ones(2, dtype=torch.bool),), TypeError, "out must be a bool tensor, got tuple"),
-        (torch.ones(2), TypeError, "out must have dtype torch.bool, got torch.float32"),
-        (torch.ones(3, dtype=torch.bool), ValueError, r"out must have shape \[2\], got \[3\]"),
-        (
-            torch.ones(2, dtype=torch.bool).to_sparse(),
-            TypeError,
-            "out must have layout torch.strided, got torch.sparse_coo",
-        ),
-        (
-            torch.ones(2, dtype=torch.bool, device="meta"),
-            TypeError,
-            "out must have device cpu, got meta",
-        ),
-    ],
-    ids=["tuple", "dtype", "shape", "layout", "device"],
-)
-def test_refusals_of_out(out: object, error: type[Exception], message: str) -> None:
-    x = (torch.ones(2), torch.zeros(2))
-    with pytest.raises(error, match="ge: " + message):
-        operations.ge(x, x, out=out)  # type: ignore[arg-type]
-
-
 def test_refusals_name_the_argument() -> None:
     x = torch.ones(2)
     for function in (operations.lt, operations.gt):

@@ -1,4 +1,4 @@
-"""The functions on expansions: shapes, out=, scaling, refusals, compilation."""
+"""The functions on expansions: shapes, scaling, refusals, compilation."""
 
 from __future__ import annotations
 
@@ -58,35 +58,6 @@ def test_mixed_numbers_of_components() -> None:
                 grouped[1] = tuple(-t for t in grouped[1])
             found = errors("add" if name == "sub" else name, FP32, grouped, result)
             assert found.worst(72) < 16
-
-
-@on_each_executor
-def test_out(executor: str) -> None:
-    x, y = some(FP64, 2, 40, 1), some(FP64, 2, 40, 2)
-    with mcf.executor(executor):
-        expected = operations.mul(x, y)
-        out = tuple(torch.empty(40, dtype=torch.float64) for _ in range(2))
-        result = operations.mul(x, y, out=out)
-        assert all(r is o for r, o in zip(result, out, strict=True))
-        assert_all_same_bits(out, expected)
-        # Into an argument, and into parts of one storage.
-        own = tuple(t.clone() for t in x)
-        operations.mul(own, y, out=own)
-        assert_all_same_bits(own, expected)
-        both = torch.empty(2, 40, dtype=torch.float64)
-        operations.mul(x, y, out=(both[0], both[1]))
-        assert_all_same_bits(tuple(both), expected)
-        wide = torch.empty(80, dtype=torch.float64), torch.empty(80, dtype=torch.float64)
-        operations.mul(x, y, out=(wide[0][::2], wide[1][::2]))
-        assert_all_same_bits([t[::2].contiguous() for t in wide], expected)
-
-
-@pytest.mark.parametrize("name", ["neg", "abs", "square", "renormalize"])
-def test_out_of_other_functions(name: str) -> None:
-    x = some(FP32, 2, 20, 3)
-    out = (torch.empty(20), torch.empty(20))
-    function = getattr(operations, name)
-    assert_all_same_bits(function(x, out=out), function(x))
 
 
 @on_each_executor
@@ -184,21 +155,6 @@ def test_renormalize_to_any_number_of_components(count: int, executor: str) -> N
 def test_refusals(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match="add: .*" + message):
         operations.add(*arguments)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("out", "error", "message"),
-    [
-        (torch.ones(2), TypeError, "out must be a tuple of 2 tensors"),
-        ((torch.ones(2),), ValueError, "out must have 2 components, got 1"),
-        ((torch.ones(2), torch.ones(3)), ValueError, r"out\[1\] has shape \[3\]"),
-        ((torch.ones(2), torch.ones(2).half()), TypeError, r"out\[1\] has dtype torch.float16"),
-    ],
-)
-def test_refusals_of_out(out: object, error: type[Exception], message: str) -> None:
-    x = (torch.ones(2), torch.zeros(2))
-    with pytest.raises(error, match=message):
-        operations.add(x, x, out=out)  # type: ignore[arg-type]
 
 
 def test_refusals_of_numbers() -> None:
