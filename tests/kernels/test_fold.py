@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -104,19 +105,17 @@ def test_products_of_matrices_have_the_same_bits(fmt: Format, terms: int, regist
 
 
 @pytest.mark.parametrize("fmt", [FP64, FP32], ids=lambda f: f.name)
-def test_any_number_of_threads_gives_the_same_bits(fmt: Format) -> None:
+def test_any_number_of_threads_gives_the_same_bits(
+    fmt: Format, set_threads: Callable[[int], None]
+) -> None:
     x = list(cancelling(fmt, 2, (3, 5 * BLOCK + 9), 0))
     spec = product_fold(fmt, 2, 2, 2, fmt)
-    a, b = [c[:, :1280].reshape(3, 40, 32).contiguous() for c in x], None
+    a = [c[:, :1280].reshape(3, 40, 32).contiguous() for c in x]
     b = [c.mT.contiguous() for c in a]
     results = []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append((folds.fold(spec, [x, x]), folds.product(spec, a, b)))
-    finally:
-        torch.set_num_threads(before)
+    for threads in (1, 2, 3):
+        set_threads(threads)
+        results.append((folds.fold(spec, [x, x]), folds.product(spec, a, b)))
     for sums, products in results[1:]:
         assert_same_bits(sums, results[0][0])
         assert_same_bits(products, results[0][1])
