@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import dis
 import functools
 from collections.abc import Callable, Mapping
@@ -36,6 +37,28 @@ def weight(function: Algorithm) -> int:
             elif step.argval in ("fms", "div", "sqrt", "where"):
                 found += 1
     return found
+
+
+# Instances are compared and hashed by identity, like `mcf.kernels.elementwise.Elementwise`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Formulas:
+    """The algorithms of a loop over matrices; they are attributes, too.
+
+    Args:
+        terms: the number of components of a number, of both parts of a complex one.
+        parts: 1 for real numbers, 2 for complex ones, whose real part comes first.
+        algorithms: the algorithms by the names that loops give them.
+    """
+
+    terms: int
+    parts: int
+    algorithms: Mapping[str, Algorithm]
+
+    def __getattr__(self, name: str) -> Algorithm:
+        try:
+            return self.algorithms[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no algorithm {name!r}") from None
 
 
 class Binder:

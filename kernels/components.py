@@ -14,7 +14,6 @@ from mcf.kernels.formats import FORMATS, format_of
 
 Components = tuple[Tensor, ...]
 Argument = Tensor | Sequence[Tensor]
-Out = Sequence[Tensor] | None
 
 MAX_TERMS = 4
 
@@ -81,37 +80,6 @@ def checked(
         )
         raise ValueError(f"{function}: shapes do not broadcast: {given_shapes}") from None
     return [[t.expand(shape) for t in group] for group in grouped]
-
-
-def check_truth(function: str, out: Tensor, first: Tensor) -> None:
-    """Refuse an `out` that is not one bool tensor of the shape and device of `first`."""
-    if not isinstance(out, Tensor):
-        raise TypeError(f"{function}: out must be a bool tensor, got {type(out).__name__}")
-    wanted = {"dtype": torch.bool, "device": first.device, "layout": torch.strided}
-    for what, allowed in wanted.items():
-        if getattr(out, what) != allowed:
-            raise TypeError(f"{function}: out must have {what} {allowed}, got {getattr(out, what)}")
-    if out.shape != first.shape:
-        raise ValueError(
-            f"{function}: out must have shape {list(first.shape)}, got {list(out.shape)}"
-        )
-
-
-def check_out(function: str, out: Sequence[Tensor], first: Tensor, terms: int) -> None:
-    """Refuse an `out` whose components differ from the result in number, dtype, device or shape."""
-    if not isinstance(out, (tuple, list)) or not all(isinstance(t, Tensor) for t in out):
-        raise TypeError(f"{function}: out must be a tuple of {terms} tensors")
-    if len(out) != terms:
-        raise ValueError(f"{function}: out must have {terms} components, got {len(out)}")
-    for k, t in enumerate(out):
-        if _alike(t, first):
-            continue
-        _check_tensor(function, f"out[{k}]", t, first, "the first argument")
-        if t.shape != first.shape:
-            raise ValueError(
-                f"{function}: out[{k}] has shape {list(t.shape)}, the result has "
-                f"{list(first.shape)}"
-            )
 
 
 def _is_tuple(argument: object) -> bool:

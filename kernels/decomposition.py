@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from mcf.kernels.algorithms import ieee, order
 from mcf.kernels.algorithms import reflection as formulas
-from mcf.kernels.bind import Algorithm
+from mcf.kernels.bind import Algorithm, Formulas
 from mcf.kernels.refinement import Refinement, refinement
-from mcf.kernels.reflection import Products, products
+from mcf.kernels.reflection import products
 from mcf.kernels.rotation import Rotations, rotations
 
 # Final states of a matrix. LEFT: nothing was done. ROTATE: the sweeps of `more` are needed.
@@ -84,46 +84,39 @@ class Numbers(NamedTuple):
     limits: Limits
 
 
-# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
-class Decomposition:
+class Decomposition(Formulas):
     """Eigenvalues and eigenvectors, or singular values and vectors, of float64 expansions.
 
     Args:
         given: the number of components of matrices and results: `terms` or 1.
-        terms: the number of components of the computation.
         rotations: the sweeps in float64.
         more: the sweeps in expansions.
         refinement: the corrections.
-        plain: the sums of products of one component, for norms of the start.
-        usual: x -> whether it is finite and the nearest expansion of its sum.
-        tidy: x with +0 for zeros below the first component.
-        root_of: the square root.
-        times: (x, y) -> x y for a power of two y.
     """
 
     given: int
-    terms: int
     rotations: Rotations
     more: Rotations
     refinement: Refinement
-    plain: Products
-    usual: Algorithm
-    tidy: Algorithm
-    root_of: Algorithm
-    times: Algorithm
-
-    @property
-    def algorithms(self) -> dict[str, Algorithm]:
-        """The algorithms by the names that loops give them."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[6:]}
-        own |= {f"plain_{name}": f for name, f in self.plain.algorithms.items()}
-        return self.more.algorithms | self.refinement.algorithms | own
 
 
 @functools.cache
 def decomposition(given: int) -> Decomposition:
     """Return the decomposition of matrices with `given` components per element."""
     n = max(2, given)
-    own = order.USUAL[n], order.TIDY[n], ieee.SQRT[n], formulas.TIMES[n]
-    return Decomposition(given, n, rotations(1), rotations(n), refinement(n), products(1), *own)
+    more, corrections = rotations(n), refinement(n)
+    own: dict[str, Algorithm] = {
+        # x -> whether it is finite and the nearest expansion of its sum
+        "usual": order.usual[n],
+        # x with +0 for zeros below the first component
+        "tidy": order.tidy[n],
+        # The square root.
+        "root_of": ieee.SQRT[n],
+        # (x, y) -> x y for a power of two y
+        "times": formulas.times[n],
+        # The sums of products of one component, for norms of the start.
+        **{f"plain_{name}": f for name, f in products(1).algorithms.items()},
+    }
+    found = {**more.algorithms, **corrections.algorithms, **own}
+    return Decomposition(n, 1, found, given, rotations(1), more, corrections)

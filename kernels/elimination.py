@@ -29,53 +29,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 from types import ModuleType
-from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination as complex_formulas
 from mcf.kernels.algorithms import elimination as formulas
 from mcf.kernels.algorithms import reflection
-from mcf.kernels.bind import Algorithm
+from mcf.kernels.bind import Formulas
 from mcf.kernels.formats import FP32, Format
 
 KINDS = ("lu", "cholesky", "substitution")
 
 
-# Compared and hashed by identity, as `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
-class Elimination:
+class Elimination(Formulas):
     """Elimination in a panel of expansions; the order is that of this module's docstring.
 
     Args:
         kind: "lu", "cholesky" or "substitution".
         format: the format of the components and of the arithmetic.
-        terms: the number of components; a complex number has those of the real part first.
-        head: maps a diagonal element to the divisor of its row; not for "substitution".
-        quotient: (x, h) -> x / h.
-        update: (z, m, w) -> z - m w, or z - conj(m) w for "cholesky".
-        magnitude: x -> |x|, of which the largest is the pivot.
-        product: (x, y) -> x y, of determinants.
-        first_bad: (index or 0, d, i) -> i where the index is 0 and d has no head, else the index.
-        signed: (odd, x) -> -x where odd is not 0, else x.
-        chosen: (condition, x, y) -> x where it holds, else y.
     """
 
     kind: str
     format: Format
-    terms: int
-    head: Algorithm
-    quotient: Algorithm
-    update: Algorithm
-    magnitude: Algorithm
-    product: Algorithm
-    first_bad: Algorithm
-    signed: Algorithm
-    chosen: Algorithm
-
-    @property
-    def algorithms(self) -> dict[str, Algorithm]:
-        """The algorithms by the names that loops give them."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
-        return own | formulas.SELECTION
 
 
 @functools.cache
@@ -89,13 +63,28 @@ def elimination(kind: str, fmt: Format, terms: int, parts: int = 1) -> Eliminati
         parts: 1 for real numbers, 2 for complex ones.
     """
     f: ModuleType = complex_formulas if parts == 2 else formulas
-    quotient, update = f.QUOTIENT, f.LESS_PRODUCT
+    quotient, update = f.quotient, f.less_product
     if parts == 2 and kind == "cholesky":
-        quotient, update = f.OVER_REAL, f.LESS_CONJUGATE
+        quotient, update = f.over_real, f.less_conjugate
     elif parts == 2 and fmt.register == FP32:
-        quotient = f.QUOTIENT_NARROW
-    heads = f.ROOT_OF_POSITIVE if kind == "cholesky" else f.NONZERO_OR_ONE
-    first = f.FIRST_NOT_POSITIVE if kind == "cholesky" else f.FIRST_ZERO
-    used = (heads, quotient, update, f.MAGNITUDE, f.PRODUCT, first, f.SIGNED)
-    own: list[Any] = [family[terms] for family in used]
-    return Elimination(kind, fmt, parts * terms, *[*own, reflection.CHOSEN[parts * terms]])
+        quotient = f.quotient_narrow
+    cholesky = kind == "cholesky"
+    families = {
+        # The divisor of a row, from its diagonal element; not for "substitution".
+        "head": f.root_of_positive if cholesky else f.nonzero_or_one,
+        # (x, h) -> x / h
+        "quotient": quotient,
+        # (z, m, w) -> z - m w, or z - conj(m) w for "cholesky"
+        "update": update,
+        # x -> |x|, of which the largest is the pivot
+        "magnitude": f.magnitude,
+        # (x, y) -> x y, of determinants
+        "product": f.product,
+        # (index or 0, d, i) -> i where the index is 0 and d has no head, else the index
+        "first_bad": f.first_not_positive if cholesky else f.first_zero,
+        # (odd, x) -> -x where odd is not 0, else x
+        "signed": f.signed,
+    }
+    own = {name: family[terms] for name, family in families.items()}
+    own |= {"chosen": reflection.chosen[parts * terms], **formulas.SELECTION}
+    return Elimination(parts * terms, parts, own, kind, fmt)

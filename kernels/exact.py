@@ -80,13 +80,13 @@ def _wrap(w: int) -> int:
     return (w + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def _bits(x: Number) -> int:
-    # A finite number fits float32, so its conversion is exact.
-    return int.from_bytes(struct.pack(">f", float(x)), "big", signed=True)
+def _bits(x: Number, kind: str = ">f") -> int:
+    """Return the bits of a float32, or float64 (">d"), which holds a finite number exactly."""
+    return int.from_bytes(struct.pack(kind, float(x)), "big", signed=True)
 
 
-def _from_bits(w: int) -> Number:
-    (x,) = struct.unpack(">f", w.to_bytes(4, "big", signed=True))
+def _from_bits(w: int, kind: str = ">f") -> Number:
+    (x,) = struct.unpack(kind, w.to_bytes(struct.calcsize(kind), "big", signed=True))
     return Fraction(x) if math.isfinite(x) else x
 
 
@@ -112,22 +112,11 @@ WORDS: dict[str, Any] = {
 
 
 # 64-bit words are Python integers in [-2**63, 2**63).
-
-
-def _bits64(x: Number) -> int:
-    return int.from_bytes(struct.pack(">d", float(x)), "big", signed=True)
-
-
-def _from_bits64(w: int) -> Number:
-    (x,) = struct.unpack(">d", w.to_bytes(8, "big", signed=True))
-    return Fraction(x) if math.isfinite(x) else x
-
-
 LONGS: dict[str, Any] = {
     "const": lambda x: Fraction(x) if math.isfinite(x) else x,
     "whole": int,
-    "bits64": _bits64,
-    "from_bits64": _from_bits64,
+    "bits64": functools.partial(_bits, kind=">d"),
+    "from_bits64": functools.partial(_from_bits, kind=">d"),
     "long": int,
     "floating": Fraction,
     "floor": lambda x: Fraction(math.floor(x)) if is_finite(x) else x,

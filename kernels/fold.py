@@ -64,7 +64,7 @@ class Fold:
     @property
     def combine(self) -> Algorithm:
         """The algorithm that adds two partial sums outside the trees."""
-        return accumulate.COMBINE[self.state]
+        return accumulate.combine[self.state]
 
 
 def state_for(fmt: Format, terms: int, register: Format = FP64) -> int:
@@ -103,7 +103,7 @@ def product_fold(fmt: Format, left: int, right: int, terms: int, register: Forma
 @functools.cache
 def deviation_fold(terms: int) -> Fold:
     """Return the fold of squared differences between float64 expansions and one number per row."""
-    term = fold_terms.SQUARED_GAP[terms]
+    term = fold_terms.squared_gap[terms]
     formats, components = (FP64, FP64), (terms, terms)
     return Fold(f"deviation_{terms}", term, formats, components, terms, fixed=1)
 
@@ -111,7 +111,7 @@ def deviation_fold(terms: int) -> Fold:
 @functools.cache
 def narrow_deviation_fold(fmt: Format, components: int, terms: int, enter: Algorithm) -> Fold:
     """Return `deviation_fold` for narrow expansions; `enter` converts them to float64."""
-    term, formats = fold_terms.gap_of(enter, terms), (fmt, FP64)
+    term, formats = fold_terms.gap_of(enter, components, terms), (fmt, FP64)
     name = f"deviation_{fmt.name}_{components}_{terms}"
     return Fold(name, term, formats, (components, terms), terms, fixed=1)
 

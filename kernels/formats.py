@@ -7,6 +7,7 @@ import functools
 from fractions import Fraction
 
 import torch
+from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,3 +123,11 @@ def format_of(dtype: torch.dtype, argument: str = "dtype") -> Format:
         if argument == "dtype" or not isinstance(dtype, torch.dtype):
             raise TypeError(f"{argument} must be one of {known}, got {dtype!r}") from None
         raise TypeError(f"{argument} has dtype {dtype}; expected one of {known}") from None
+
+
+def power_of_two(exponent: Tensor, fmt: Format = FP64) -> Tensor:
+    """Return 2**exponent in float64 or float32, made from its bits; clamped to the normal range."""
+    assert fmt.dtype is not None
+    integers = torch.int64 if fmt == FP64 else torch.int32
+    biased = exponent.clamp(fmt.emin, fmt.emax).to(integers) + fmt.emax
+    return (biased << (fmt.p - 1)).view(fmt.dtype)

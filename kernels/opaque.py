@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.complex_operators import COMPLEX
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
     BARE,
     COMPARISONS,
+    COMPLEX,
     OPERATIONS,
     TRANSFORMS,
     Operation,
@@ -26,8 +26,7 @@ from mcf.kernels.operators import (
 
 _library = torch.library.Library("mcf", "FRAGMENT")
 
-# Every scalar is the constant 1.
-_SCALARS = {k: torch.ones(1, k, dtype=torch.float64, device="cpu") for k in range(2)}
+_NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
 # Operands with at most this many elements are copied if they are not contiguous.
 _FEW = 1024
@@ -40,20 +39,13 @@ Maker = Callable[..., Elementwise]
 def _run(spec: Elementwise, given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
     # A kernel stores booleans as bytes.
     stored = [t.view(torch.int8) if t.dtype is torch.bool else t for t in out]
-    registry.run(spec, [[*stored, *given]], _SCALARS[len(spec.scalars)])
+    registry.run(spec, [[*stored, *given]], _NO_SCALARS)
 
 
 def _empty(spec: Elementwise, like: Tensor) -> list[Tensor]:
     """Return new tensors for the results of a kernel, of one shape and device."""
     kinds = result_dtypes(spec)
     return [torch.empty_like(like, dtype=k, memory_format=torch.contiguous_format) for k in kinds]
-
-
-def _separate(given: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
-    """Return whether the results overlap neither operands nor each other, as a kernel requires."""
-    written = {t.untyped_storage().data_ptr() for t in out}
-    read = {t.untyped_storage().data_ptr() for t in given}
-    return len(written) == len(out) and written.isdisjoint(read)
 
 
 def _one_element(group: Sequence[Tensor]) -> bool:
@@ -84,17 +76,6 @@ def _computed(make: Maker, arguments: Sequence[Any]) -> list[Tensor]:
     return out
 
 
-def _computed_into(make: Maker, arguments: Sequence[Any], out: Sequence[Tensor]) -> None:
-    spec, given = _prepare(make, arguments)
-    if _separate(given, out):
-        _run(spec, given, out)
-        return
-    results = _empty(spec, arguments[0][0])
-    _run(spec, given, results)
-    for t, r in zip(out, results, strict=True):
-        t.copy_(r)
-
-
 def _maker(operation: Operation) -> Maker:
     def make(*arguments: list[Tensor], uniform: Sequence[int]) -> Elementwise:
         names = frozenset([operation.arguments[k] for k in uniform])
@@ -105,7 +86,7 @@ def _maker(operation: Operation) -> Maker:
 
 
 def _register(name: str, inputs: str, make: Maker) -> None:
-    """Define an operator that returns new tensors, and one that writes into given tensors.
+    """Define an operator that returns new tensors.
 
     Args:
         name: under `torch.ops.mcf`.
@@ -119,24 +100,14 @@ def _register(name: str, inputs: str, make: Maker) -> None:
     def fake(*arguments: Any) -> list[Tensor]:
         return _empty(make(*arguments, uniform=()), arguments[0][0])
 
-    def run_into(*arguments: Any, out: list[Tensor]) -> None:
-        _computed_into(make, arguments, out)
-
-    def fake_into(*arguments: Any, out: list[Tensor]) -> None:
-        return None
-
     _library.define(f"{name}({inputs}) -> Tensor[]")
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
-    into = f"{name}_into"
-    _library.define(f"{into}({inputs}, *, Tensor(a!)[] out) -> ()")
-    _library.impl(into, run_into, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"mcf::{into}", fake_into, lib=_library)
 
 
 def _register_transform(operation: Operation) -> None:
     """Define the operator of a function with a fixed number of components: tensors, not lists."""
-    [algorithm] = operation.algorithms
+    algorithm = operation.algorithms[1]
     terms = operation.terms(())
 
     def run(*components: Tensor) -> tuple[Tensor, ...]:

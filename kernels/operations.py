@@ -8,11 +8,8 @@ components as the longest argument. One component is the plain format, correctly
 Infinities, NaN and signed zeros behave as IEEE 754 has them: inf + 1 = inf, -0 + -0 = -0,
 1 / 0 = inf, sqrt(-0) = -0. Bounds are in `mcf.kernels.bounds`. Nothing here has a derivative.
 
-Every function but `compare` takes `out`, a tuple of tensors of the result's shape, dtype and device
-that the result is written to; it may be an argument. That of a comparison is one bool tensor.
-
 Raises, all of them: `TypeError` for other dtypes, mixed dtypes or devices, or what is no tensor;
-`ValueError` for shapes that do not broadcast, a wrong number of components, a wrong `out`;
+`ValueError` for shapes that do not broadcast and a wrong number of components;
 `RuntimeError` for a tensor that requires grad while grad mode is on.
 """
 
@@ -28,12 +25,9 @@ from mcf.kernels.components import (
     MAX_TERMS,
     Argument,
     Components,
-    Out,
-    check_out,
-    check_truth,
     checked,
 )
-from mcf.kernels.formats import FORMATS
+from mcf.kernels.formats import FORMATS, power_of_two
 from mcf.kernels.operators import (
     ADD,
     BARE_ADD,
@@ -61,31 +55,14 @@ from mcf.kernels.operators import (
     TWO_SUM,
     Operation,
 )
-from mcf.kernels.scaling import power_of_two
 
 
-def _call(
-    operator: str,
-    function: str,
-    given: list[list[Tensor]],
-    extra: Sequence[int],
-    terms: int,
-    out: Out,
-) -> Components:
-    if out is None:
-        return tuple(getattr(torch.ops.mcf, operator)(*given, *extra))
-    check_out(function, out, given[0][0], terms)
-    getattr(torch.ops.mcf, f"{operator}_into")(*given, *extra, out=list(out))
-    return tuple(out)
-
-
-def apply(operation: Operation, arguments: Sequence[Argument], out: Out) -> Components:
+def apply(operation: Operation, arguments: Sequence[Argument]) -> Components:
     """Check and broadcast component tuples, and apply an operation to them."""
     given = checked(operation.name, operation.arguments, arguments)
     if operation in (*COMMUTATIVE, BARE_ADD, BARE_MUL) and len(given[0]) < len(given[1]):
         given[0], given[1] = given[1], given[0]
-    terms = operation.terms([len(g) for g in given])
-    return _call(operation.operator, operation.name, given, (), terms, out)
+    return tuple(getattr(torch.ops.mcf, operation.operator)(*given))
 
 
 def transform(operation: Operation, *arguments: Argument) -> Components:
@@ -118,7 +95,7 @@ def two_prod(a: Tensor, b: Tensor) -> Components:
 
 def _pair_and_float(named: Operation, operation: Operation, x: Argument, a: Tensor) -> Components:
     given = checked(named.name, named.arguments, (x, a), counts=named.components)
-    return _call(operation.operator, named.name, given, (), 2, None)
+    return tuple(getattr(torch.ops.mcf, operation.operator)(*given))
 
 
 def grow(x: Sequence[Tensor], a: Tensor) -> Components:
@@ -131,108 +108,103 @@ def scale(x: Sequence[Tensor], a: Tensor) -> Components:
     return _pair_and_float(SCALE, MUL, x, a)
 
 
-def add(x: Argument, y: Argument, *, out: Out = None) -> Components:
+def add(x: Argument, y: Argument) -> Components:
     """x + y, commutative, accurate under cancellation too."""
-    return apply(ADD, (x, y), out)
+    return apply(ADD, (x, y))
 
 
-def sub(x: Argument, y: Argument, *, out: Out = None) -> Components:
+def sub(x: Argument, y: Argument) -> Components:
     """x - y, with the error of `add`."""
-    return apply(SUB, (x, y), out)
+    return apply(SUB, (x, y))
 
 
-def mul(x: Argument, y: Argument, *, out: Out = None) -> Components:
+def mul(x: Argument, y: Argument) -> Components:
     """x * y, commutative."""
-    return apply(MUL, (x, y), out)
+    return apply(MUL, (x, y))
 
 
-def div(x: Argument, y: Argument, *, out: Out = None) -> Components:
+def div(x: Argument, y: Argument) -> Components:
     """x / y."""
-    return apply(DIV, (x, y), out)
+    return apply(DIV, (x, y))
 
 
-def fma(x: Argument, y: Argument, z: Argument, *, out: Out = None) -> Components:
+def fma(x: Argument, y: Argument, z: Argument) -> Components:
     """x * y + z in one kernel, commutative in x and y.
 
     The product is rounded as `mul` rounds it, so the error is that of `mul` relative to x * y and
     that of `add` relative to the result. With one component the product is exact.
     """
-    return apply(FMA, (x, y, z), out)
+    return apply(FMA, (x, y, z))
 
 
-def square(x: Argument, *, out: Out = None) -> Components:
+def square(x: Argument) -> Components:
     """x * x."""
-    return apply(SQUARE, (x,), out)
+    return apply(SQUARE, (x,))
 
 
-def sqrt(x: Argument, *, out: Out = None) -> Components:
+def sqrt(x: Argument) -> Components:
     """Return the square root of x; NaN for x < 0."""
-    return apply(SQRT, (x,), out)
+    return apply(SQRT, (x,))
 
 
-def reciprocal(x: Argument, *, out: Out = None) -> Components:
+def reciprocal(x: Argument) -> Components:
     """1 / x."""
-    return apply(RECIPROCAL, (x,), out)
+    return apply(RECIPROCAL, (x,))
 
 
-def rsqrt(x: Argument, *, out: Out = None) -> Components:
+def rsqrt(x: Argument) -> Components:
     """1 / sqrt(x); NaN for x < 0, an infinity for zeros."""
-    return apply(RSQRT, (x,), out)
+    return apply(RSQRT, (x,))
 
 
 def compare(x: Argument, y: Argument) -> Tensor:
     """-1, 0 or 1 for x less than, equal to or greater than y by value; NaN where one is NaN."""
-    return apply(COMPARE, (x, y), None)[0]
+    return apply(COMPARE, (x, y))[0]
 
 
-def _truth(function: str, operation: Operation, out: Tensor | None, **named: Argument) -> Tensor:
+def _truth(function: str, operation: Operation, **named: Argument) -> Tensor:
     """Compare two arguments, given in the order in which the kernel takes them."""
     given = checked(function, tuple(named), tuple(named.values()))
-    if out is None:
-        [found] = getattr(torch.ops.mcf, operation.operator)(*given)
-        return found  # type: ignore[no-any-return]
-    check_truth(function, out, given[0][0])
-    getattr(torch.ops.mcf, f"{operation.operator}_into")(*given, out=[out])
-    return out
+    [found] = getattr(torch.ops.mcf, operation.operator)(*given)
+    return found  # type: ignore[no-any-return]
 
 
-def lt(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
+def lt(x: Argument, y: Argument) -> Tensor:
     """x < y by value, a bool tensor; false where one is NaN, as all comparisons but `ne`."""
-    return _truth("lt", LT, out, x=x, y=y)
+    return _truth("lt", LT, x=x, y=y)
 
 
-def le(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
+def le(x: Argument, y: Argument) -> Tensor:
     """x <= y by value."""
-    return _truth("le", LE, out, x=x, y=y)
+    return _truth("le", LE, x=x, y=y)
 
 
-def gt(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
+def gt(x: Argument, y: Argument) -> Tensor:
     """x > y by value."""
-    return _truth("gt", LT, out, y=y, x=x)
+    return _truth("gt", LT, y=y, x=x)
 
 
-def ge(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
+def ge(x: Argument, y: Argument) -> Tensor:
     """x >= y by value."""
-    return _truth("ge", LE, out, y=y, x=x)
+    return _truth("ge", LE, y=y, x=x)
 
 
-def eq(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
+def eq(x: Argument, y: Argument) -> Tensor:
     """x = y by value; an expansion at a tie has two forms, which compare equal."""
-    return _truth("eq", EQ, out, x=x, y=y)
+    return _truth("eq", EQ, x=x, y=y)
 
 
-def ne(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
+def ne(x: Argument, y: Argument) -> Tensor:
     """Not x = y by value; true where one is NaN."""
-    return _truth("ne", NE, out, x=x, y=y)
+    return _truth("ne", NE, x=x, y=y)
 
 
-def renormalize(x: Argument, terms: int | None = None, *, out: Out = None) -> Components:
+def renormalize(x: Argument, terms: int | None = None) -> Components:
     """Sum 1 to 16 floats, which may be unordered, overlap and cancel, into an expansion.
 
     Args:
         x: the floats; each broadcasts.
         terms: components of the result, 1 to 4; None for as many as there are floats, at most 4.
-        out: the components that receive the result.
     """
     given = checked("renormalize", ("x",), (x,), MAX_FLOATS)
     if terms is None:
@@ -241,29 +213,28 @@ def renormalize(x: Argument, terms: int | None = None, *, out: Out = None) -> Co
         raise TypeError(f"renormalize: terms must be an int, got {type(terms).__name__}")
     if not 1 <= terms <= MAX_TERMS:
         raise ValueError(f"renormalize: terms must be 1 to {MAX_TERMS}, got {terms}")
-    return _call("expansion_renormalize", "renormalize", given, (terms,), terms, out)
+    return tuple(torch.ops.mcf.expansion_renormalize(*given, terms))
 
 
-def neg(x: Argument, *, out: Out = None) -> Components:
+def neg(x: Argument) -> Components:
     """-x, exactly; zero changes its sign."""
     [given] = checked("neg", ("x",), (x,))
-    return _given_to("neg", tuple(-t for t in given), out)
+    return tuple(-t for t in given)
 
 
-def abs(x: Argument, *, out: Out = None) -> Components:
+def abs(x: Argument) -> Components:
     """|x|, exactly: -x where the leading component has its sign bit set."""
     [given] = checked("abs", ("x",), (x,))
     minus = torch.signbit(given[0])
-    return _given_to("abs", tuple(torch.where(minus, -t, t) for t in given), out)
+    return tuple(torch.where(minus, -t, t) for t in given)
 
 
-def ldexp(x: Argument, exponent: Tensor | int, *, out: Out = None) -> Components:
+def ldexp(x: Argument, exponent: Tensor | int) -> Components:
     """x * 2**exponent, exactly but for components that leave the range of the format.
 
     Args:
         x: the expansion.
         exponent: an integer or a tensor of integers that broadcasts with x.
-        out: the components that receive the result.
     """
     [given] = checked("ldexp", ("x",), (x,))
     if isinstance(exponent, bool) or not isinstance(exponent, (int, Tensor)):
@@ -278,7 +249,7 @@ def ldexp(x: Argument, exponent: Tensor | int, *, out: Out = None) -> Components
     scaled = tuple(_scaled(t, k) for t in given)
     finite = torch.isfinite(scaled[0])
     lows = (torch.where(finite, t, 0.0) for t in scaled[1:])
-    return _given_to("ldexp", (scaled[0], *lows), out)
+    return scaled[0], *lows
 
 
 def _scaled(t: Tensor, k: Tensor) -> Tensor:
@@ -295,12 +266,3 @@ def _scaled(t: Tensor, k: Tensor) -> Tensor:
     for part in (k - main - more, more, main):
         x = x * power_of_two(part, register)
     return x.to(t.dtype)
-
-
-def _given_to(function: str, results: Components, out: Out) -> Components:
-    if out is None:
-        return results
-    check_out(function, out, results[0], len(results))
-    for t, r in zip(out, results, strict=True):
-        t.copy_(r)
-    return tuple(out)

@@ -8,17 +8,30 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from mcf.kernels import algorithms
-from mcf.kernels.algorithms import absorption, distillation, ieee, selection
+from mcf.kernels.algorithms import (
+    complex_numbers,
+    complex_quotients,
+    distillation,
+    ieee,
+    products,
+    quotients,
+    selection,
+    short_products,
+    sums,
+)
 from mcf.kernels.algorithms.order import SHORT
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, Format
+from mcf.kernels.statements import Family
 
+# Algorithms by numbers of components.
+Algorithms = Mapping[Any, Algorithm]
 # The longest tuple that `renormalize` accepts: its cost grows with the square of the length.
 MAX_FLOATS = 16
 
@@ -31,10 +44,9 @@ class Operation:
     Args:
         name: the name of the function; the operator is `name` or `expansion_name`, see `operator`.
         arguments: the names of its arguments.
-        algorithms: by the largest number of components among the arguments, starting at one; a
-            function with a fixed number of components has one.
-        special: algorithms for particular numbers of components of the arguments.
-        constants: names of parameters that are always 1.
+        algorithms: by the largest number of components among the arguments; a function with a fixed
+            number of components has one, under 1.
+        special: algorithms by particular numbers of components of the arguments.
         results: the number of components of the result if it differs from the arguments'.
         components: the number of components of each argument if it is fixed: the algorithm then
             takes components one by one instead of tuples.
@@ -43,23 +55,22 @@ class Operation:
         truths: names of mask arguments, the bytes of a bool tensor.
         floats: names of arguments of which an algorithm in `special` uses one component.
         parts: the number of expansions in the result.
-        narrow: the algorithms in float32 registers if they differ.
-        short: the algorithms of 16-bit formats by number of components if they differ.
+        narrow: the algorithms in float32 registers, by number of components, if they differ.
+        short: the algorithms of 16-bit formats, by number of components, if they differ.
     """
 
     name: str
     arguments: tuple[str, ...]
-    algorithms: tuple[Algorithm, ...]
-    special: tuple[tuple[tuple[int, ...], Algorithm], ...] = ()
-    constants: tuple[str, ...] = ()
+    algorithms: Algorithms
+    special: Algorithms = dataclasses.field(default_factory=dict)
     results: int | None = None
     components: tuple[int, ...] | None = None
     result: Format | None = None
     truths: tuple[str, ...] = ()
     floats: tuple[str, ...] = ("y",)
     parts: int = 1
-    narrow: tuple[Algorithm, ...] = ()
-    short: tuple[tuple[int, Algorithm], ...] = ()
+    narrow: Algorithms = dataclasses.field(default_factory=dict)
+    short: Algorithms = dataclasses.field(default_factory=dict)
 
     @property
     def operator(self) -> str:
@@ -72,18 +83,16 @@ class Operation:
 
     def algorithm(self, terms: int, fmt: Format) -> Algorithm:
         """Return the algorithm for a number of components in the registers of a format."""
-        short = dict(self.short).get(terms) if fmt in (BF16, FP16) else None
-        if short is not None:
-            return short
-        found = self.narrow if self.narrow and fmt.register == FP32 else self.algorithms
-        return found[terms - 1]
+        if terms in self.short and fmt in (BF16, FP16):
+            return self.short[terms]
+        return (self.narrow if self.narrow and fmt.register == FP32 else self.algorithms)[terms]
 
 
 def _transform(algorithm: Algorithm, **components: int) -> Operation:
     return Operation(
         algorithm.__name__,
         tuple(components),
-        (algorithm,),
+        {1: algorithm},
         results=2,
         components=tuple(components.values()),
     )
@@ -107,45 +116,42 @@ TRANSFORMS = (
 )
 
 
-def _of(family: ieee.Family) -> tuple[Algorithm, ...]:
-    return tuple(family[terms] for terms in range(1, MAX_TERMS + 1))
-
-
-def _by_float(family: ieee.Family) -> tuple[tuple[tuple[int, ...], Algorithm], ...]:
+def _by_float(family: Algorithms) -> Algorithms:
     """Return the algorithms for a float as second argument."""
-    return tuple(((terms, 1), algorithm) for terms, algorithm in family.items())
+    return Family(lambda given: family[given[0]], [(terms, 1) for terms in family])
 
 
-_FMA_FLOAT = tuple(
-    ((n, 1, m), algorithm) for n, algorithm in ieee.FMA_FLOAT.items() for m in range(1, n + 1)
+_FMA_FLOAT = Family(
+    lambda given: ieee.FMA_FLOAT[given[0]],
+    [(n, 1, m) for n in ieee.FMA_FLOAT for m in range(1, n + 1)],
 )
 
-ADD = Operation("add", ("x", "y"), _of(ieee.ADD), _by_float(ieee.ADD_FLOAT))
-SUB = Operation("sub", ("x", "y"), _of(ieee.SUB), _by_float(ieee.SUB_FLOAT))
-MUL = Operation("mul", ("x", "y"), _of(ieee.MUL), _by_float(ieee.MUL_FLOAT))
-DIV = Operation("div", ("x", "y"), _of(ieee.DIV), _by_float(ieee.DIV_FLOAT))
-FMA = Operation("fma", ("x", "y", "z"), _of(ieee.FMA), _FMA_FLOAT)
-SQUARE = Operation("square", ("x",), _of(ieee.SQUARE))
-SQRT = Operation("sqrt", ("x",), _of(ieee.SQRT))
-RECIPROCAL = Operation("reciprocal", ("x",), _of(ieee.RECIPROCAL), constants=("one",))
-RSQRT = Operation("rsqrt", ("x",), _of(ieee.RSQRT), constants=("one",))
-COMPARE = Operation("compare", ("x", "y"), _of(ieee.COMPARE), results=1)
+ADD = Operation("add", ("x", "y"), ieee.ADD, _by_float(ieee.ADD_FLOAT))
+SUB = Operation("sub", ("x", "y"), ieee.SUB, _by_float(ieee.SUB_FLOAT))
+MUL = Operation("mul", ("x", "y"), ieee.MUL, _by_float(ieee.MUL_FLOAT))
+DIV = Operation("div", ("x", "y"), ieee.DIV, _by_float(ieee.DIV_FLOAT))
+FMA = Operation("fma", ("x", "y", "z"), ieee.FMA, _FMA_FLOAT)
+SQUARE = Operation("square", ("x",), ieee.SQUARE)
+SQRT = Operation("sqrt", ("x",), ieee.SQRT)
+RECIPROCAL = Operation("reciprocal", ("x",), ieee.RECIPROCAL)
+RSQRT = Operation("rsqrt", ("x",), ieee.RSQRT)
+COMPARE = Operation("compare", ("x", "y"), ieee.compare, results=1)
 
 
-def _comparison(name: str, family: ieee.Family) -> Operation:
-    short = ((2, SHORT[name]),)
-    return Operation(name, ("x", "y"), _of(family), results=1, result=INT8, short=short)
+def _comparison(name: str, family: Algorithms) -> Operation:
+    short = Family(lambda terms: SHORT[name], (2,))
+    return Operation(name, ("x", "y"), family, results=1, result=INT8, short=short)
 
 
-def _bare(name: str, network: ieee.Family, by_float: ieee.Family | None = None) -> Operation:
-    return Operation(name, ("x", "y"), _of(network), _by_float(by_float or {}))
+def _bare(name: str, network: Algorithms, by_float: Algorithms | None = None) -> Operation:
+    return Operation(name, ("x", "y"), network, _by_float(by_float or {}))
 
 
 # Networks that do not correct special values, for `mcf.elementary.working`.
-BARE_ADD = _bare("bare_add", ieee.SUM, ieee.BARE_PLUS_FLOAT)
-BARE_MUL = _bare("bare_mul", ieee.PRODUCT, ieee.TIMES_FLOAT)
-BARE_DIV = _bare("bare_div", ieee.QUOTIENT, ieee.OVER_FLOAT)
-ABSORB = _bare("absorb", absorption.ABSORBED)
+BARE_ADD = _bare("bare_add", sums.SUM, sums.PLUS_FLOAT)
+BARE_MUL = _bare("bare_mul", products.PRODUCT, short_products.TIMES_FLOAT)
+BARE_DIV = _bare("bare_div", quotients.QUOTIENT, quotients.OVER_FLOAT)
+ABSORB = _bare("absorb", sums.ABSORBED)
 BARE = (BARE_ADD, BARE_MUL, BARE_DIV, ABSORB)
 
 
@@ -159,18 +165,18 @@ OPERATIONS = (ADD, SUB, MUL, DIV, FMA, SQUARE, SQRT, RECIPROCAL, RSQRT, COMPARE)
 COMPARISONS = (LT, LE, EQ, NE)
 
 
-def _selection(name: str, arguments: str, family: ieee.Family, *truths: str) -> Operation:
-    return Operation(name, tuple(arguments.split()), _of(family), truths=truths)
+def _selection(name: str, arguments: str, family: Algorithms, *truths: str) -> Operation:
+    return Operation(name, tuple(arguments.split()), family, truths=truths)
 
 
-WHERE = _selection("where", "c x y", selection.WHERE, "c")
-MAXIMUM = _selection("maximum", "x y", selection.MAXIMUM)
-MINIMUM = _selection("minimum", "x y", selection.MINIMUM)
-FMAX = _selection("fmax", "x y", selection.FMAX)
-FMIN = _selection("fmin", "x y", selection.FMIN)
-CLAMP = _selection("clamp", "x low high", selection.CLAMP)
-ABS = _selection("abs", "x", selection.ABS)
-COPYSIGN = _selection("copysign", "x y", selection.COPYSIGN)
+WHERE = _selection("where", "c x y", selection.where_, "c")
+MAXIMUM = _selection("maximum", "x y", selection.maximum)
+MINIMUM = _selection("minimum", "x y", selection.minimum)
+FMAX = _selection("fmax", "x y", selection.fmax)
+FMIN = _selection("fmin", "x y", selection.fmin)
+CLAMP = _selection("clamp", "x low high", selection.clamp)
+ABS = _selection("abs", "x", selection.abs_)
+COPYSIGN = _selection("copysign", "x y", selection.copysign)
 
 # Operations whose results are operands or their negatives, bit for bit. They are not operators of
 # torch.ops.mcf: under tracing and dispatch modes PyTorch's selections run instead.
@@ -179,13 +185,36 @@ SELECTIONS = (WHERE, MAXIMUM, MINIMUM, FMAX, FMIN, CLAMP, ABS, COPYSIGN)
 COMMUTATIVE = (ADD, MUL, FMA)
 
 
+# Operators on the parts of complex expansions: three or four operands, two results, one kernel.
+PARTS = ("a", "b", "c", "d")
+
+
+def _complex(name: str, formulas: complex_numbers.Formulas) -> Operation:
+    """Return an operation whose second operand may have single floats as parts."""
+    parts = PARTS[: len(formulas.parameters)]
+    return Operation(
+        f"complex_{name}", parts, formulas.usual, formulas.special, floats=parts[2:], parts=2
+    )
+
+
+COMPLEX_ADD = _complex("add", complex_numbers.ADD)
+COMPLEX_SUB = _complex("sub", complex_numbers.SUB)
+COMPLEX_MUL = _complex("mul", complex_numbers.MUL)
+# Products and quotients by a real number.
+COMPLEX_SCALE = _complex("scale", complex_numbers.SCALE)
+COMPLEX_UNSCALE = _complex("unscale", complex_numbers.UNSCALE)
+COMPLEX_DIV = Operation(
+    "complex_div", PARTS, complex_quotients.DIV, parts=2, narrow=complex_quotients.DIV_NARROW
+)
+COMPLEX = (COMPLEX_ADD, COMPLEX_SUB, COMPLEX_MUL, COMPLEX_SCALE, COMPLEX_UNSCALE, COMPLEX_DIV)
+
+
 def _kernel(
     name: str,
     function: Algorithm,
     fmt: Format,
     arguments: Sequence[tuple[str, int, int]],
     terms: int,
-    constants: tuple[str, ...] = (),
     uniform: frozenset[str] = frozenset(),
     rounded: bool = True,
     result: Format | None = None,
@@ -200,7 +229,6 @@ def _kernel(
         arguments: per parameter its name, its components in memory and those the algorithm takes;
             components that memory lacks are zero. None for a parameter that is no tuple.
         terms: the number of components of the result.
-        constants: names of parameters that are passed as scalars of a launch.
         uniform: names of parameters with one value for all elements.
         rounded: whether results are sums that end in `rc`, or selections among those.
         result: the format of the results if it is not `fmt`.
@@ -223,7 +251,6 @@ def _kernel(
         roundings=(("rc", fmt),),
         groups=tuple(groups),
         absent=tuple(f"{a}{k}" for a, given, taken in arguments for k in range(given, taken)),
-        scalars=constants,
         rounded=results if rounded else (),
     )
 
@@ -237,13 +264,13 @@ def kernel(
     `uniform` names the arguments that are one number for all elements.
     """
     if operation.components is not None:
-        [function] = operation.algorithms
+        function = operation.algorithms[1]
         singles = [(p, 1, 0) for p in parameters(function)]
         name = f"{operation.name}_{fmt.name}"
         return _kernel(name, function, fmt, singles, operation.terms(given), rounded=False)
     name = f"expansion_{operation.name}_{''.join(map(str, given))}_{fmt.name}"
     name += "".join(f"_one_{a}" for a in sorted(uniform))
-    special = dict(operation.special).get(given)
+    special = operation.special.get(given)
     widest = max(given)
     arguments = []
     for argument, count in zip(operation.arguments, given, strict=True):
@@ -259,7 +286,6 @@ def kernel(
         fmt,
         arguments,
         operation.terms(given),
-        operation.constants,
         uniform,
         result=operation.result,
         truths=operation.truths,

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from mcf.kernels import registry
 from mcf.kernels.algorithms.order import (
-    DOES_NOT_FOLLOW,
-    DOES_NOT_PRECEDE,
-    PRECEDES,
-    SUMMED_ALONE,
+    does_not_follow,
+    does_not_precede,
     left_over,
+    precedes,
     summed,
+    summed_alone,
 )
 from mcf.kernels.algorithms.primitives import ONE, gather, long, rn, where, whole
 from mcf.kernels.bind import Binder
@@ -60,7 +60,7 @@ def _key_kernel(fmt: Format, terms: int, rest: bool) -> Elementwise:
     exact = fmt == FP16
     return Elementwise(
         name=f"key_{'rest' if rest else 'sum'}_{terms}_{fmt.name}",
-        function=SUMMED_ALONE[terms] if exact else summed,
+        function=summed_alone[terms] if exact else summed,
         results=("s",) if exact else ("s", "e"),
         fields=(Field("r", FP64, read=False, written=True), *(Field(c, fmt) for c in x)),
         stores=(("e" if rest else "s", "r"),),
@@ -130,7 +130,7 @@ def _by_torch(x: Sequence[Tensor], fmt: Format) -> list[Tensor]:
 def _bound(terms: int, largest: bool) -> Callable[[Any, Any], Tensor]:
     bind = Binder(lambda f: f, primitives(FP64, FP64, {"rc": FP64}))
     function: Callable[[Any, Any], Tensor] = bind(
-        (DOES_NOT_FOLLOW if largest else DOES_NOT_PRECEDE)[terms]
+        (does_not_follow if largest else does_not_precede)[terms]
     )
     return function
 
@@ -202,7 +202,7 @@ def kernel(terms: int, right: bool, steps: int) -> Elementwise:
     rows.
     """
     wanted, there = ([f"{c}{k}" for k in range(terms)] for c in "ws")
-    goes_on = (DOES_NOT_FOLLOW if right else PRECEDES)[terms]
+    goes_on = (does_not_follow if right else precedes)[terms]
 
     def form(low: Any, w: Any, halves: Any, *rows: Any) -> Any:
         origin = long(low) - long(low)

@@ -30,69 +30,47 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 from mcf.kernels.algorithms import complex_elimination, complex_rotation, elimination, ieee
 from mcf.kernels.algorithms import reflection as formulas
-from mcf.kernels.bind import Algorithm
+from mcf.kernels.bind import Formulas
 from mcf.kernels.reflection import Products, products
 
 # Final states of a matrix. APART: it converged, but some rows are not orthogonal.
 DONE, STUCK, APART = 1, 2, 3
 
 
-# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
-class Refinement:
-    """Corrections of an orthogonal matrix of float64 expansions.
+class Refinement(Formulas):
+    """Corrections of an orthogonal matrix of float64 expansions, with the sums of products."""
 
-    Args:
-        terms: components of a number, of both parts of a complex one.
-        parts: 1 for real numbers, 2 for complex ones.
-        products: the sums of products.
-        plus: (x, y) -> x + y.
-        difference: (x, y) -> x - y.
-        fused: (x, y, z) -> x y + z for a real x.
-        quotient: (x, y) -> x / y for a real y.
-        root: the square root of one component.
-        magnitude: x -> |x|.
-        mean: (x, y) -> |(x + conj(y)) / 2|.
-        real: x -> Re x.
-        halved: x -> x / 2.
-    """
-
-    terms: int
-    parts: int
     products: Products
-    plus: Algorithm
-    difference: Algorithm
-    fused: Algorithm
-    quotient: Algorithm
-    root: Algorithm
-    magnitude: Algorithm
-    mean: Algorithm
-    real: Algorithm
-    halved: Algorithm
-
-    @property
-    def algorithms(self) -> dict[str, Algorithm]:
-        """The algorithms by the names that loops give them."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
-        return own | self.products.algorithms
 
 
 @functools.cache
 def refinement(terms: int, parts: int = 1) -> Refinement:
     """Return the corrections for numbers of `terms` components (per part, for complex numbers)."""
-    own: tuple[Any, ...]
-    if parts == 2:
-        f, g = complex_elimination, complex_rotation
-        own = g.TOTAL, f.DIFFERENCE, g.FUSED, f.OVER_REAL, dict.fromkeys(f.NEGATIVE, ieee.SQRT[1])
-        own += (f.MAGNITUDE, g.MEAN, g.REAL)
-    else:
-        own = ieee.ADD, ieee.SUB, ieee.FMA, ieee.DIV, dict.fromkeys(ieee.ADD, ieee.SQRT[1])
-        same = dict.fromkeys(ieee.ADD, formulas.conjugate)
-        own += (elimination.MAGNITUDE, dict.fromkeys(ieee.ADD, formulas.mean), same)
-    found: list[Any] = [family[terms] for family in own]
-    halved = formulas.HALVED[parts * terms]
-    return Refinement(parts * terms, parts, products(terms, parts), *[*found, halved])
+    f, g, whole = complex_elimination, complex_rotation, parts == 2
+    sums = products(terms, parts)
+    own = {
+        # (x, y) -> x + y
+        "plus": (g.total if whole else ieee.ADD)[terms],
+        # (x, y) -> x - y
+        "difference": (f.difference if whole else ieee.SUB)[terms],
+        # (x, y, z) -> x y + z for a real x
+        "fused": (g.fused if whole else ieee.FMA)[terms],
+        # (x, y) -> x / y for a real y
+        "quotient": (f.over_real if whole else ieee.DIV)[terms],
+        # The square root of one component.
+        "root": ieee.SQRT[1],
+        # x -> |x|
+        "magnitude": (f.magnitude if whole else elimination.magnitude)[terms],
+        # (x, y) -> |(x + conj(y)) / 2|
+        "mean": g.mean[terms] if whole else formulas.mean,
+        # x -> Re x
+        "real": g.real[terms] if whole else formulas.conjugate,
+        # x -> x / 2
+        "halved": formulas.halved[parts * terms],
+        **sums.algorithms,
+    }
+    return Refinement(parts * terms, parts, own, sums)

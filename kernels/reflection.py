@@ -25,149 +25,124 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
-from mcf.kernels.algorithms import complex_elimination, distillation, elimination, ieee
-from mcf.kernels.algorithms import complex_reflection as complex_formulas
+from mcf.kernels.algorithms import (
+    complex_elimination,
+    complex_reflection,
+    distillation,
+    elimination,
+)
 from mcf.kernels.algorithms import reflection as formulas
-from mcf.kernels.algorithms.families import written
-from mcf.kernels.bind import Algorithm
+from mcf.kernels.algorithms.ieee import SUB
+from mcf.kernels.bind import Algorithm, Formulas
 from mcf.kernels.fold import GROUP, product_fold
 from mcf.kernels.formats import FP64
+from mcf.kernels.statements import written
 
 
-# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
-class Products:
+class Products(Formulas):
     """Sums of products of float64 expansions, in the order of a matrix product.
 
     Products are added in trees of `count` numbers, the rest one by one. A complex product is two
     terms of either part.
 
     Args:
-        terms: components of a number, of both parts of a complex one.
         state: the number of registers of a partial sum.
         count: the numbers of a tree.
-        settle: partial sums -> as many components, of real numbers.
-        total: partial sums -> a number.
-        term: (x, y) -> x y, as partial sums.
-        merge: both partial sums, inside a tree.
-        combine: both partial sums, outside the trees.
-        tree: tuples of `count` numbers each -> the partial sums of their products.
-        alone: (x, y) -> x y, as the first product after no tree.
-        joined: (z, x, y) -> z + x y, as a product after the trees.
-        conjugate: x -> conj(x).
-        conjugate_by: (x, way) -> x, or conj(x) where the second is -1.
+        fold: the algorithms of a fold: "term", (x, y) -> x y, as partial sums; "merge" and
+            "combine", both partial sums inside and outside the trees; "settle", partial sums -> as
+            many components, of real numbers.
     """
 
-    terms: int
     state: int
     count: int
-    settle: Algorithm
-    total: Algorithm
-    term: Algorithm
-    merge: Algorithm
-    combine: Algorithm
-    tree: Algorithm
-    alone: Algorithm
-    joined: Algorithm
-    conjugate: Algorithm
-    conjugate_by: Algorithm
-
-    @property
-    def algorithms(self) -> dict[str, Algorithm]:
-        """The algorithms by the names that loops give them."""
-        names = ("total", "combine", "tree", "alone", "joined", "conjugate", "conjugate_by")
-        return {name: getattr(self, name) for name in names}
+    fold: Mapping[str, Algorithm]
 
 
 @functools.cache
 def products(terms: int, parts: int = 1) -> Products:
     """Return sums of products of numbers with `terms` components (per part, for complex ones)."""
-    own: tuple[Any, ...]
-    sums: dict[str, Any]
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
+    sums: dict[str, Any] = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
+    conjugate: tuple[Algorithm, Algorithm]
     if parts == 2:
-        sums = complex_formulas.sums(terms, fold.state, fold.term, fold.merge, fold.combine, settle)
+        sums = complex_reflection.sums(
+            terms, fold.state, fold.term, fold.merge, fold.combine, settle
+        )
         total = settle = sums.pop("settle")
-        own = complex_formulas.CONJUGATE[terms], complex_formulas.CONJUGATE_BY[terms]
+        alone, joined = sums.pop("alone"), sums.pop("joined")
+        conjugate = complex_reflection.conjugate[terms], complex_reflection.conjugate_by[terms]
     else:
-        sums = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
-        sums["alone"] = fold.term
+        alone = fold.term
         cells = ", ".join(f"found[{k}]" for k in range(terms))
         body = ["found = settle(x)", f"return {cells},"]
         total = written(f"total{terms}", "x", body, "The number.", settle=settle)
         body = ["return combine(z, term(x, y))"]
-        sums["joined"] = written(f"joined{terms}", "z, x, y", body, "z + x y.", **sums)
-        own = formulas.conjugate, formulas.conjugate_by
+        joined = written(f"joined{terms}", "z, x, y", body, "z + x y.", **sums)
+        conjugate = formulas.conjugate, formulas.conjugate_by
     count = GROUP // parts
     trees = [f"term(x[{k}], y[{k}])" for k in range(count)]
     while len(trees) > 1:
         trees = [f"merge({p}, {q})" for p, q in zip(trees[::2], trees[1::2], strict=True)]
     name = f"tree{parts}{terms}"
-    both: dict[str, Any] = {k: sums[k] for k in ("term", "merge")}
-    tree = written(name, "x, y", [f"return {trees[0]}"], "Partial sums of x y.", **both)
-    order = (sums["term"], sums["merge"], sums["combine"], tree, sums["alone"], sums["joined"])
-    return Products(parts * terms, parts * fold.state, count, settle, total, *order, *own)
+    own = {
+        # Partial sums -> a number.
+        "total": total,
+        "combine": sums["combine"],
+        # Tuples of `count` numbers each -> the partial sums of their products.
+        "tree": written(name, "x, y", [f"return {trees[0]}"], "Partial sums of x y.", **sums),
+        # (x, y) -> x y, as the first product after no tree
+        "alone": alone,
+        # (z, x, y) -> z + x y, as a product after the trees
+        "joined": joined,
+        # x -> conj(x); (x, way) -> x, or conj(x) where the second is -1
+        "conjugate": conjugate[0],
+        "conjugate_by": conjugate[1],
+    }
+    whole = sums | {"settle": settle}
+    return Products(parts * terms, parts, own, parts * fold.state, count, whole)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Reflection:
-    """The reflections of a panel of float64 expansions.
+class Reflection(Formulas):
+    """The reflections of a panel of float64 expansions, with the sums of inner products."""
 
-    Args:
-        terms: components of a number, of both parts of a complex one.
-        parts: 1 for real numbers, 2 for complex ones.
-        products: the sums of inner products.
-        scaled: x and two powers of two -> their product.
-        reflector: (x[0], s, flat) -> d, tau.
-        quotient: (x, d) -> x / d.
-        product: (x, y) -> x y.
-        minus: x -> -x.
-        update: (z, m, w) -> z - m w.
-        difference: (x, y) -> x - y.
-        magnitude: x -> |x|, whose exponent scales a column.
-        still_flat: (flat, x) -> flat where x is 0, else 0.
-        one: x -> 1.
-        zero: x -> 0.
-    """
-
-    terms: int
-    parts: int
     products: Products
-    scaled: Algorithm
-    reflector: Algorithm
-    quotient: Algorithm
-    product: Algorithm
-    minus: Algorithm
-    update: Algorithm
-    difference: Algorithm
-    magnitude: Algorithm
-    still_flat: Algorithm
-    one: Algorithm
-    zero: Algorithm
-
-    @property
-    def algorithms(self) -> dict[str, Algorithm]:
-        """The algorithms by the names that loops give them."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
-        more = {"powers": formulas.powers, "is_flat": formulas.is_flat}
-        return own | more | self.products.algorithms | elimination.SELECTION
 
 
 @functools.cache
 def reflection(terms: int, parts: int = 1) -> Reflection:
     """Return the reflections for numbers of `terms` components (per part, for complex numbers)."""
-    own: tuple[Any, ...]
-    if parts == 2:
-        own = (complex_formulas.SCALED_PARTS, complex_formulas.REFLECTOR)
-        f = complex_elimination
-        own += (f.QUOTIENT, f.PRODUCT, f.NEGATIVE, f.LESS_PRODUCT, f.DIFFERENCE, f.MAGNITUDE)
-        own += (f.STILL_FLAT,)
-    else:
-        own = (formulas.SCALED, formulas.REFLECTOR, ieee.DIV, ieee.MUL, ieee.MINUS)
-        own += (elimination.LESS_PRODUCT, ieee.SUB, elimination.MAGNITUDE, elimination.STILL_FLAT)
-    shaped = formulas.ONE_LIKE[parts * terms], formulas.ZERO_LIKE[parts * terms]
-    found: list[Any] = [family[terms] for family in own]
-    return Reflection(parts * terms, parts, products(terms, parts), *[*found, *shaped])
+    f: ModuleType = complex_elimination if parts == 2 else elimination
+    g: ModuleType = complex_reflection if parts == 2 else formulas
+    families = {
+        # (x, two powers of two) -> their product
+        "scaled": g.scaled,
+        # (x[0], s, flat) -> d, tau
+        "reflector": g.reflector,
+        # (x, d) -> x / d
+        "quotient": f.quotient,
+        # (x, y) -> x y
+        "product": f.product,
+        # x -> -x
+        "minus": f.negative,
+        # (z, m, w) -> z - m w
+        "update": f.less_product,
+        # (x, y) -> x - y
+        "difference": f.difference if parts == 2 else SUB,
+        # x -> |x|, whose exponent scales a column
+        "magnitude": f.magnitude,
+        # (flat, x) -> flat where x is 0, else 0
+        "still_flat": f.still_flat,
+    }
+    own = {name: family[terms] for name, family in families.items()}
+    own |= {"one": formulas.one_like[parts * terms], "zero": formulas.zero_like[parts * terms]}
+    own |= {"powers": formulas.powers, "is_flat": formulas.is_flat}
+    sums = products(terms, parts)
+    own |= {**sums.algorithms, **elimination.SELECTION}
+    return Reflection(parts * terms, parts, own, sums)

@@ -203,7 +203,7 @@ def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Launch | Non
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-    """Fold each row into a partial sum.
+    """Fold each row into a partial sum; the executor may have faster folds of special layouts.
 
     Args:
         spec: the fold.
@@ -213,39 +213,6 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         The partial sums, float64 [spec.state, M].
     """
     return on(operands[0][0].device).fold(spec, operands)
-
-
-def fold_within(
-    spec: Fold, operands: list[list[Tensor]], least: float, most: float
-) -> tuple[Tensor, bool] | None:
-    """Fold rows and test their range, if the executor has a loop: `Executor.fold_within`."""
-    return on(operands[0][0].device).fold_within(spec, operands, least, most)
-
-
-def fold_columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
-    """Fold interleaved rows, if the executor has a loop: `Executor.fold_columns`."""
-    return on(x[0].device).fold_columns(spec, x, count, inner)
-
-
-def fold_deviations(
-    spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
-) -> Tensor | None:
-    """Fold rows with one number per row, if there is a loop: `Executor.fold_deviations`."""
-    return on(x[0].device).fold_deviations(spec, x, centre, count, inner)
-
-
-def prepare_fold(
-    spec: Fold, rows: int, length: int, device: torch.device
-) -> Callable[[list[int], int], None] | None:
-    """Prepare a fold to be repeated on tensors of one size; see `Executor.prepare_fold`."""
-    return on(device).prepare_fold(spec, rows, length, device)
-
-
-def prepare_product(
-    spec: Fold, shape: tuple[int, int, int, int], device: torch.device
-) -> Callable[[list[int], int], None] | None:
-    """Prepare a matrix product to be repeated on tensors of one size."""
-    return on(device).prepare_product(spec, shape, device)
 
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
@@ -274,10 +241,3 @@ def rows(task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bo
         False where there is none, and nothing has been done.
     """
     return on(tensors[0].device).rows(task, shape, tensors)
-
-
-def prepare_rows(
-    task: RowTask, shape: tuple[int, int], device: torch.device
-) -> Callable[[list[int]], None] | None:
-    """Prepare a task to be repeated on rows of one size; see `Executor.prepare_rows`."""
-    return on(device).prepare_rows(task, shape, device)

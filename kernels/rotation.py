@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from types import ModuleType
 
 from mcf.kernels.algorithms import complex_elimination, complex_rotation, elimination
 from mcf.kernels.algorithms import rotation as formulas
-from mcf.kernels.bind import Algorithm
+from mcf.kernels.bind import Formulas
 from mcf.kernels.reflection import Products, products
 
 # A matrix of 256 rows takes ten sweeps. Cyclic Jacobi takes more only if it does not converge.
@@ -59,52 +59,32 @@ def places_of(n: int) -> list[list[int]]:
     return found
 
 
-# Instances are compared and hashed by identity, like `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rotations:
-    """Jacobi sweeps on float64 expansions.
+class Rotations(Formulas):
+    """Jacobi sweeps on float64 expansions, with the sums of inner products."""
 
-    Args:
-        terms: components of a number, of both parts of a complex one.
-        parts: 1 for real numbers, 2 for complex ones.
-        products: the sums of inner products in several components.
-        magnitude: x -> |x|.
-        gram: (x, y) -> x x^H, y y^H and x y^H, as one tuple, of one component.
-        added: the sums of two such tuples.
-        rotation: (x x^H, y y^H, x y^H, tolerance) -> cosine, sine, |cos| of the angle, |t|.
-        rotated: (cosine, sine, x, y) -> the rotated x and y.
-        converged: (|cos|, |t|, rows, tolerance) -> whether the rows are orthogonal.
-    """
-
-    terms: int
-    parts: int
     products: Products
-    magnitude: Algorithm
-    gram: Algorithm
-    added: Algorithm
-    rotation: Algorithm
-    rotated: Algorithm
-    converged: Algorithm
-
-    @property
-    def algorithms(self) -> dict[str, Algorithm]:
-        """The algorithms by the names that loops give them."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[3:]}
-        return own | self.products.algorithms
 
 
 @functools.cache
 def rotations(terms: int, parts: int = 1) -> Rotations:
     """Return the sweeps for numbers of `terms` components (per part, for complex numbers)."""
-    own: tuple[Any, ...]
-    size: Algorithm
+    f: ModuleType = complex_rotation if parts == 2 else formulas
+    size = complex_elimination.magnitude if parts == 2 else elimination.magnitude
     sums = products(terms, parts)
-    if parts == 2:
-        own = complex_rotation.gram, complex_rotation.added
-        own += (complex_rotation.ROTATION[terms], complex_rotation.ROTATED[terms])
-        size = complex_elimination.MAGNITUDE[terms]
-    else:
-        own = formulas.gram, formulas.added, formulas.ROTATION[terms], formulas.ROTATED[terms]
-        size = elimination.MAGNITUDE[terms]
-    own += (formulas.converged,)
-    return Rotations(parts * terms, parts, sums, size, *own)
+    own = {
+        # x -> |x|
+        "magnitude": size[terms],
+        # (x, y) -> x x^H, y y^H and x y^H, as one tuple, of one component
+        "gram": f.gram,
+        # The sums of two such tuples.
+        "added": f.added,
+        # (x x^H, y y^H, x y^H, tolerance) -> cosine, sine, |cos| of the angle, |t|
+        "rotation": f.rotation[terms],
+        # (cosine, sine, x, y) -> the rotated x and y
+        "rotated": f.rotated[terms],
+        # (|cos|, |t|, rows, tolerance) -> whether the rows are orthogonal
+        "converged": formulas.converged,
+        **sums.algorithms,
+    }
+    return Rotations(parts * terms, parts, own, sums)

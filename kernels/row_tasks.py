@@ -54,21 +54,21 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from mcf.kernels.algorithms import ieee, order
+from mcf.kernels.algorithms import ieee, order, sums
 from mcf.kernels.algorithms.distillation import distill
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import FP64, Format
 
 _ALGORITHMS = {
-    "sort": order.PRECEDES,
-    "largest": order.PRECEDES,
-    "smallest": order.FALLS_BELOW,
-    "highest": order.PRECEDES,
-    "lowest": order.FALLS_BELOW,
-    "running_largest": order.DOES_NOT_FOLLOW,
-    "running_smallest": order.DOES_NOT_PRECEDE,
-    "search_left": order.PRECEDES,
-    "search_right": order.DOES_NOT_FOLLOW,
+    "sort": order.precedes,
+    "largest": order.precedes,
+    "smallest": order.falls_below,
+    "highest": order.precedes,
+    "lowest": order.falls_below,
+    "running_largest": order.does_not_follow,
+    "running_smallest": order.does_not_precede,
+    "search_left": order.precedes,
+    "search_right": order.does_not_follow,
     "cumsum": ieee.ADD,
     "cumprod": ieee.MUL,
     "prod": ieee.MUL,
@@ -143,7 +143,7 @@ class RowTask:
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that compares or combines two expansions."""
-        return _ALGORITHMS[self.name][self.terms]  # type: ignore[no-any-return]
+        return _ALGORITHMS[self.name][self.terms]
 
     @property
     def key(self) -> Algorithm | None:
@@ -164,4 +164,4 @@ class RowTask:
     @property
     def network(self) -> Algorithm | None:
         """The algorithm that determines the result of "cumsum" for finite input; None otherwise."""
-        return ieee.SUM[self.terms] if self.name == "cumsum" else None
+        return sums.SUM[self.terms] if self.name == "cumsum" else None

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import linecache
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms import primitives
-from mcf.kernels.algorithms.families import written
-from mcf.kernels.bind import NEEDED, PRIMITIVE_NAMES, weight
+from mcf.kernels.bind import NEEDED, PRIMITIVE_NAMES, Algorithm, weight
 from mcf.kernels.elementwise import Elementwise, parameters
 
 # A variable, a literal, or a tuple of these.
@@ -114,18 +115,17 @@ def _text(x: Operand) -> str:
     return f"({', '.join(map(_text, x))},)" if isinstance(x, tuple) else x
 
 
-def operands_of(spec: Elementwise, given: Iterable[Any], zero: Any, one: Any) -> list[Any]:
+def operands_of(spec: Elementwise, given: Iterable[Any], zero: Any) -> list[Any]:
     """Return the arguments of a kernel's algorithm.
 
     Args:
         spec: the kernel.
         given: the values of the fields that it reads, except tables.
         zero: the value of components that the kernel lacks.
-        one: the value of its scalars.
     """
     values: dict[str, Any] = {f.name: f.name for f in spec.fields if f.table}
     read = [f.name for f in spec.fields if f.read and not f.table]
-    values |= {"ZERO": zero, **dict.fromkeys(spec.scalars, one)}
+    values |= {"ZERO": zero}
     values |= zip(read, given, strict=True)
     return [spec.argument(p, values) for p in parameters(spec.function)]
 
@@ -241,9 +241,8 @@ def recorded(
         for a, names in members.items()
     )
     results = text_of(form(*given))
-    return printed(
-        name, members.items(), recording.statements, results, recording.functions, doc, filename
-    )
+    statements = in_order(recording.statements, _leaves((results,)))
+    return printed(name, members.items(), statements, results, recording.functions, doc, filename)
 
 
 def kept(function: Any, count: int) -> Callable[..., tuple[Value, ...]]:
@@ -256,42 +255,67 @@ def kept(function: Any, count: int) -> Callable[..., tuple[Value, ...]]:
     return call
 
 
+class Family(Mapping[Any, Algorithm]):
+    """Algorithms by number of components, each of which is made when it is first needed."""
+
+    def __init__(self, make: Callable[[Any], Algorithm], keys: Iterable[Any]) -> None:
+        self._make, self._keys = functools.cache(make), dict.fromkeys(keys)
+
+    def __getitem__(self, key: Any) -> Algorithm:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._make(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __or__(self, others: Mapping[Any, Algorithm]) -> Family:
+        """Return the family with members under other keys."""
+        return Family(lambda key: (others if key in others else self)[key], (*others, *self))
+
+    __ror__ = __or__
+
+
 def family(
-    name: str,
-    form: Callable[..., Any],
-    arguments: str,
-    doc: str,
-    counts: Iterable[int] = (1, 2, 3, 4),
-    **calls: Any,
-) -> dict[int, FunctionType]:
-    """Return the algorithms of a form for the numbers of components that all `calls` have.
+    arguments: str, counts: Iterable[int] = (1, 2, 3, 4), **calls: Any
+) -> Callable[[Callable[..., Any]], Family]:
+    """Return a decorator: from a form to its algorithms by number of components.
+
+    The numbers are those of `counts` that all `calls` have. An algorithm has the form's docstring,
+    and its name with the number.
 
     Args:
-        name: the prefix of the algorithms' names; the number of components follows.
-        form: as in `recorded`.
-        arguments: its parameters: `x` for a register, `x*` for an expansion, a tuple of registers,
-            `x**` for a `Complex` of two expansions.
-        doc: the docstring of the algorithms.
+        arguments: the parameters of the form: `x` for a register, `x.` for a tuple of one register,
+            `x*` for an expansion, a tuple of registers, `x**` for a `Complex` of two expansions.
         counts: the numbers of components.
-        calls: algorithms by number of components, which `form` takes by name and which are not
+        calls: algorithms by number of components, which the form takes by name and which are not
             inlined. Their results are an expansion, or a complex number if they begin with
             `complex_`.
     """
-    stars = {a.strip("*"): a.count("*") for a in arguments.split()}
+    kinds = {a.strip("*."): a.count("*") or -a.count(".") for a in arguments.split()}
+    prefix = "complex_" * ("**" in arguments)
 
-    def make(n: int) -> FunctionType:
-        named = {k: kept(f[n], n << k.startswith("complex_")) for k, f in calls.items()}
+    def decorate(form: Callable[..., Any]) -> Family:
+        def make(n: int) -> FunctionType:
+            named = {k: kept(f[n], n << k.startswith("complex_")) for k, f in calls.items()}
 
-        def formed(*given: Any) -> Any:
-            numbers = (
-                Complex(x[:n], x[n:]) if count == 2 else x
-                for x, count in zip(given, stars.values(), strict=True)
-            )
-            return form(*numbers, **named)
+            def formed(*given: Any) -> Any:
+                numbers = (
+                    Complex(x[:n], x[n:]) if kind == 2 else x
+                    for x, kind in zip(given, kinds.values(), strict=True)
+                )
+                return form(*numbers, **named)
 
-        return recorded(f"{name}{n}", formed, {a: n * k for a, k in stars.items()}, doc)
+            sizes = {a: 1 if kind < 0 else n * kind for a, kind in kinds.items()}
+            name = f"{prefix}{form.__name__.strip('_')}{n}"
+            return recorded(name, formed, sizes, form.__doc__ or "")
 
-    return {n: make(n) for n in sorted({*counts}.intersection(*calls.values()))}
+        return Family(make, sorted({*counts}.intersection(*calls.values())))
+
+    return decorate
 
 
 def printed(
@@ -322,6 +346,46 @@ def printed(
     lines.append(f"return {_text(results)}")
     names = {**{n: getattr(primitives, n) for n in PRIMITIVE_NAMES}, **functions}
     return written(name, ", ".join(a for a, _ in given), lines, doc, filename, **names)
+
+
+def written(
+    name: str, parameters: str, body: list[str], doc: str, filename: str = "", **names: Any
+) -> FunctionType:
+    """Compile statements into a function, for formulas whose length is a parameter.
+
+    Args:
+        name: the name of the function.
+        parameters: the parameter list of its definition.
+        body: its statements.
+        doc: its docstring.
+        filename: the file name in tracebacks, if `name` is not enough.
+        names: the globals that the statements use.
+    """
+    text = "\n".join([f"def {name}({parameters}):", *(f"    {line}" for line in body)]) + "\n"
+    filename = listed(text, filename.strip("<>") or f"mcf {name}")
+    namespace = {"__name__": __name__, **names}
+    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
+    function = namespace[name]
+    assert isinstance(function, FunctionType)
+    function.__doc__ = doc
+    return function
+
+
+def listed(text: str, name: str) -> str:
+    """Register a text under a file name and return that name.
+
+    Triton reads the source of a function when it compiles it, perhaps long after the function was
+    created. So a name that another text already has gets a number.
+    """
+    lines = text.splitlines(True)
+    for number in itertools.count(1):
+        filename = f"<{name}>" if number == 1 else f"<{name} ({number})>"
+        known = linecache.cache.get(filename)
+        if known is None:
+            linecache.cache[filename] = (len(text), None, lines, filename)
+        if known is None or (len(known) == 4 and known[2] == lines):
+            return filename
+    raise AssertionError("unreachable")
 
 
 def needed(

@@ -3,16 +3,16 @@
 A partial sum of s = 2, 3 or 4 registers is a tuple, largest first, whose low registers may overlap
 by some bits: each register collects the rounding errors of the one before it, as in SumK and DotK
 of Ogita, Rump, Oishi 2005 (doi:10.1137/030601818). Let T be the sum of the absolute values of the
-terms. `merge` alone keeps register k within a multiple of u**k T; `settle` brings it back to
+terms. `merge` alone keeps register k within a multiple of u**k T; `settled` brings it back to
 u**k T, so that errors grow with the number of merges and not with its powers.
 
 The first register goes through plain additions only, so that infinities and NaN come out as IEEE
-arithmetic has them; `settle` does not let the NaN errors of an infinity reach it.
+arithmetic has them; `settled` does not let the NaN errors of an infinity reach it.
 """
 
-from mcf.kernels.algorithms.families import filled
-from mcf.kernels.algorithms.primitives import ZERO, rn, where
-from mcf.kernels.algorithms.transforms import two_sum
+from mcf.kernels.algorithms.primitives import rn
+from mcf.kernels.algorithms.transforms import finite_only, two_sum
+from mcf.kernels.statements import family
 
 
 def merge2(a, b):
@@ -40,38 +40,21 @@ def merge4(a, b):
     return s0, s1, s2, rn(rn(rn(a[3] + b[3]) + g) + rn(h + k))
 
 
-def settle2(a):
-    """Return the equal partial sum with |a1| <= u |a0|."""
-    finite = a[0] - a[0] == ZERO
-    return two_sum(a[0], where(finite, a[1], ZERO))
-
-
-def settle3(a):
+def settled(a):
     """Return the equal partial sum after a sweep of TwoSum from the last register to the first."""
-    finite = a[0] - a[0] == ZERO
-    s, c = two_sum(where(finite, a[1], ZERO), where(finite, a[2], ZERO))
-    s, b = two_sum(a[0], s)
-    return s, b, c
-
-
-def settle4(a):
-    """Return the equal partial sum after a sweep of TwoSum from the last register to the first."""
-    finite = a[0] - a[0] == ZERO
-    s, d = two_sum(where(finite, a[2], ZERO), where(finite, a[3], ZERO))
-    s, c = two_sum(where(finite, a[1], ZERO), s)
-    s, b = two_sum(a[0], s)
-    return s, b, c, d
-
-
-def merged_and_settled(a, b):
-    """Form: `merge` and `settle` are filled in for each number of registers."""
-    return settle(merge(a, b))
+    *first, s = finite_only(a)
+    errors = []
+    for x in reversed(first):
+        s, e = two_sum(x, s)
+        errors.append(e)
+    return s, *reversed(errors)
 
 
 # Functions by number of registers.
 MERGE = {2: merge2, 3: merge3, 4: merge4}
-SETTLE = {2: settle2, 3: settle3, 4: settle4}
-COMBINE = {
-    s: filled(merged_and_settled, f"combine{s}", "Merge, settle.", merge=merge, settle=SETTLE[s])
-    for s, merge in MERGE.items()
-}
+
+
+@family("a* b*", merge=MERGE)
+def combine(a, b, merge):
+    """Merge, settle."""
+    return settled(merge(a, b))

@@ -22,6 +22,8 @@ from mcf.kernels.algorithms.primitives import (
     wshl,
     wshr,
 )
+from mcf.kernels.algorithms.transforms import finite_only
+from mcf.kernels.statements import family
 
 # Float64 has 11 exponent bits; the biased exponent of a number in [1/2, 1) is 1022.
 
@@ -71,46 +73,24 @@ def normal32(k):
     return where(k > high, high, k)
 
 
-# Forms: `normal` and `power` are filled in for each width of registers.
+def _multiplied(normal, power):
+    """Return the algorithms (x, k) -> x 2^k, each component rounded once.
 
-
-def factors(k):
-    """Return two powers of two whose product is 2^k; the second is as close to it as possible.
-
-    x times the first is exact wherever x 2^k is neither 0 nor infinite. So the product with the
-    second is rounded only once.
+    2^k is the product of two powers of two. x times the first is exact wherever x 2^k is neither 0
+    nor infinite, so that only the product with the second is rounded. The low components are 0
+    where the leading one is not finite.
     """
-    main = normal(k)
-    return power(normal(k - main)), power(main)
+
+    @family("x* k")
+    def multiplied(x, k):
+        """Return x 2^k."""
+        main = normal(k)
+        first, second = power(normal(k - main)), power(main)
+        return finite_only([rn((a * first) * second) for a in x])
+
+    return multiplied
 
 
-def multiplied1(x, k):
-    """Return x 2^k for one component, rounded once."""
-    first, second = factors(k)
-    return (rn((x[0] * first) * second),)
-
-
-def multiplied2(x, k):
-    """Return x 2^k for two components, each rounded once; the second is 0 under an infinity."""
-    first, second = factors(k)
-    x0, x1 = rn((x[0] * first) * second), rn((x[1] * first) * second)
-    return x0, where(rn(x0 - x0) == ZERO, x1, ZERO)
-
-
-def multiplied3(x, k):
-    """Return x 2^k for three components; see `multiplied2`."""
-    first, second = factors(k)
-    x0 = rn((x[0] * first) * second)
-    finite = rn(x0 - x0) == ZERO
-    x1, x2 = rn((x[1] * first) * second), rn((x[2] * first) * second)
-    return x0, where(finite, x1, ZERO), where(finite, x2, ZERO)
-
-
-def multiplied4(x, k):
-    """Return x 2^k for four components; see `multiplied2`."""
-    first, second = factors(k)
-    x0 = rn((x[0] * first) * second)
-    finite = rn(x0 - x0) == ZERO
-    x1, x2 = rn((x[1] * first) * second), rn((x[2] * first) * second)
-    x3 = rn((x[3] * first) * second)
-    return x0, where(finite, x1, ZERO), where(finite, x2, ZERO), where(finite, x3, ZERO)
+# The exponent of a number and products by powers of two, by the width of the registers.
+EXPONENT = {64: exponent64, 32: exponent32}
+MULTIPLIED = {64: _multiplied(normal64, power64), 32: _multiplied(normal32, power32)}

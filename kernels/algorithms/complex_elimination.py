@@ -8,16 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mcf.kernels.algorithms import complex_numbers, complex_quotients
-from mcf.kernels.algorithms.elimination import (
-    POSITIVE_OR_ONE,
-    first_not_positive,
-    first_zero,
-    signed,
-    still_flat,
-)
-from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT, SUB, each
-from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, rn, where
-from mcf.kernels.algorithms.reflection import CHOSEN
+from mcf.kernels.algorithms.elimination import first_bad, or_one
+from mcf.kernels.algorithms.ieee import DIV, FMA, SQRT, SUB, negated
+from mcf.kernels.algorithms.primitives import ZERO, invert, neg, rn, where
+from mcf.kernels.algorithms.selection import turned
 from mcf.kernels.statements import Complex, family
 
 
@@ -36,108 +30,99 @@ def less(fma: Any, minus: Any, parts: Sequence[Any], conjugate: bool) -> tuple[A
     return fma(negative, u, fma(first, v, p)), fma(negative, v, fma(second, u, q))
 
 
-def less_product(z, m, w, fma, minus):
+@family("z** m** w**", fma=FMA)
+def less_product(z, m, w, fma):
     """Return z - m w."""
-    return Complex(*less(fma, minus, (*z, *m, *w), False))
+    return Complex(*less(fma, negated, (*z, *m, *w), False))
 
 
-def less_conjugate(z, m, w, fma, minus):
+@family("z** m** w**", fma=FMA)
+def less_conjugate(z, m, w, fma):
     """Return z - conj(m) w."""
-    return Complex(*less(fma, minus, (*z, *m, *w), True))
+    return Complex(*less(fma, negated, (*z, *m, *w), True))
 
 
+@family("x** y**", complex_function=complex_numbers.MUL.usual)
 def product(x, y, complex_function):
-    """Return a function of both numbers."""
+    """Return x y."""
     return complex_function(*x, *y)
 
 
-def quotient(x, h, complex_function):
+def quotient_by(x, h, complex_function):
     """Return x / h; h, one number per row, is first given the shape of x."""
     same = x.real[0] == x.real[0]
     shaped = (tuple(where(same, a, a) for a in part) for part in h)
     return complex_function(*x, *shaped)
 
 
+# Quotients in float64 registers, and in float32 registers.
+quotient, quotient_narrow = (
+    family("x** h**", complex_function=functions)(quotient_by)
+    for functions in (complex_quotients.DIV, complex_quotients.DIV_NARROW)
+)
+
+
+@family("x** y**", function=SUB)
 def difference(x, y, function):
-    """Return a function of the parts of x and y."""
+    """Return x - y."""
     return Complex(function(x.real, y.real), function(x.imag, y.imag))
 
 
+@family("x** h**", function=DIV)
 def over_real(x, h, function):
-    """Return a function of the parts of x and of Re h."""
+    """Return x / Re h."""
     return Complex(function(x.real, h.real), function(x.imag, h.real))
 
 
-def negative(x, function):
-    """Return a function of the parts of x."""
-    return Complex(function(x.real), function(x.imag))
+@family("x**")
+def negative(x):
+    """Return -x."""
+    return Complex(*map(negated, x))
 
 
+@family("d**")
 def nonzero_or_one(d):
-    """Return d, and 1 where d is 0."""
+    """Return d, or 1 where d is 0."""
     good = (d.real[0] != ZERO) | (d.imag[0] != ZERO)
-    first, *rest = (*d.real, *d.imag)
-    return where(good, first, ONE), *(where(good, x, ZERO) for x in rest)
+    return or_one(good, (*d.real, *d.imag))
 
 
-def root_of_positive(d, root, positive_or_one):
-    """Return the square root of Re d, and 1 where that is not positive."""
-    r = root(positive_or_one(d.real))
+@family("d**", root=SQRT)
+def root_of_positive(d, root):
+    """Return the square root of Re d, or 1 where Re d is not positive."""
+    r = root(or_one(d.real[0] > ZERO, d.real))
     # The condition is never true (NaN aside), and it gives the zero the shape of the root.
     return Complex(r, tuple(where(r[0] == r[0], ZERO, r[0]) for _ in r))
 
 
-def magnitude(d):
-    """Return |Re d| + |Im d| by first components, as LAPACK has it where it looks for pivots."""
+def size(d):
+    """Return |Re d| + |Im d| by first components, as LAPACK does when it searches for pivots."""
     x, y = (where(part[0] < ZERO, neg(part[0]), part[0]) for part in d)
     return rn(x + y)
 
 
-def _by_terms(functions):
-    return dict(enumerate(functions, 1))
+magnitude = family("d**")(size)
 
 
-FUSED = {"fma": FMA, "minus": MINUS}
-LESS_PRODUCT = family("complex_less_product", less_product, "z** m** w**", "z - m w.", **FUSED)
-LESS_CONJUGATE = family(
-    "complex_less_conjugate", less_conjugate, "z** m** w**", "z - conj(m) w.", **FUSED
-)
-PRODUCT = family(
-    "complex_product",
-    product,
-    "x** y**",
-    "x y.",
-    complex_function=_by_terms(complex_numbers.MUL.usual),
-)
-# Quotients in float64 registers, and in float32 registers.
-QUOTIENT, QUOTIENT_NARROW = (
-    family(name, quotient, "x** h**", "x / h.", complex_function=_by_terms(functions))
-    for name, functions in (
-        ("complex_quotient", complex_quotients.DIV),
-        ("complex_quotient_narrow", complex_quotients.DIV_NARROW),
-    )
-)
-OVER_REAL = family("complex_over_real", over_real, "x** h**", "x / Re h.", function=DIV)
-NEGATIVE = family("complex_negative", negative, "x**", "-x.", function=MINUS)
-DIFFERENCE = family("complex_difference", difference, "x** y**", "x - y.", function=SUB)
-NONZERO_OR_ONE = family("complex_nonzero_or_one", nonzero_or_one, "d**", "d, and 1 where d is 0.")
-ROOT_OF_POSITIVE = family(
-    "complex_root_of_positive",
-    root_of_positive,
-    "d**",
-    "The square root of Re d, and 1 where that is not positive.",
-    root=SQRT,
-    positive_or_one=POSITIVE_OR_ONE,
-)
-MAGNITUDE = family("complex_magnitude", magnitude, "d**", "|Re d| + |Im d| by first components.")
-# The forms of real numbers, which hold for these functions too.
-FIRST_ZERO = each("complex_first_zero", "The first pivot 0.", first_zero, magnitude=MAGNITUDE)
-FIRST_NOT_POSITIVE = dict.fromkeys(MAGNITUDE, first_not_positive)
-SIGNED = each(
-    "complex_signed",
-    "-x where odd, else x.",
-    signed,
-    chosen={n: CHOSEN[2 * n] for n in NEGATIVE},
-    minus=NEGATIVE,
-)
-STILL_FLAT = each("complex_still_flat", "flat where x is 0.", still_flat, magnitude=MAGNITUDE)
+@family("known. d** index")
+def first_zero(known, d, index):
+    """Return the index of the first pivot that is 0."""
+    return first_bad(known, size(d) == ZERO, index)
+
+
+@family("known. d** index")
+def first_not_positive(known, d, index):
+    """Return the index of the first pivot whose real part is not positive."""
+    return first_bad(known, invert(d.real[0] > ZERO), index)
+
+
+@family("odd. x**")
+def signed(odd, x):
+    """Return -x where a number of exchanges is odd, else x."""
+    return Complex(*(turned(odd[0] != ZERO, part) for part in x))
+
+
+@family("flat. x**")
+def still_flat(flat, x):
+    """Return `flat` where x is 0, else 0."""
+    return (where(size(x) == ZERO, flat[0], ZERO),)

@@ -8,6 +8,7 @@ so is written for registers only.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms import ieee
-from mcf.kernels.statements import Recording, Symbolic, printed
+from mcf.kernels.statements import Complex, Family, Symbolic, kept, recorded
 
 Formula = Callable[..., tuple[Any, Any]]
 
@@ -45,16 +46,6 @@ def over_real(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
     return a / c, b / c
 
 
-class _Number(Symbolic):
-    """A real number of the generated kernel: its components."""
-
-    __slots__ = ("components",)
-
-    def __init__(self, owner: _Writer, components: tuple[str, ...]) -> None:
-        super().__init__(owner)
-        self.components = components
-
-
 # The algorithms of an operator: by number of components, and those for a float as second operand.
 _REAL = {
     "add": (ieee.ADD, ieee.ADD_FLOAT),
@@ -64,34 +55,33 @@ _REAL = {
 }
 
 
-class _Writer(Recording):
-    """Records operators on real numbers as calls of their algorithms."""
+class _Number(Symbolic):
+    """A real number of the generated kernel, on whose components operators call algorithms."""
+
+    __slots__ = ("components",)
+
+    def __init__(self, components: tuple[Any, ...]) -> None:
+        super().__init__(self)
+        self.components = components
 
     def operate(self, name: str, x: _Number, y: _Number) -> _Number:
-        """Record an operator, by the special algorithm if the second number is a float."""
+        """Call the algorithm of an operator; the special one if the second number is a float."""
         whole, by_float = _REAL[name]
-        given = x.components, y.components
-        terms = max(map(len, given))
+        terms = max(len(x.components), len(y.components))
         short = len(y.components) < terms and terms in by_float
-        return _Number(self, self.calls((by_float if short else whole)[terms], terms, *given))
+        function = kept((by_float if short else whole)[terms], terms)
+        return _Number(function(x.components, y.components))
 
 
 def _algorithm(form: Formula, terms: tuple[int, ...]) -> FunctionType:
     """Return a formula as an algorithm for arguments with these numbers of components."""
-    writer = _Writer()
-    given = {
-        name: tuple(f"{name}{k}" for k in range(count))
-        for name, count in zip(parameters(form), terms, strict=True)
-    }
-    results = form(*(_Number(writer, components) for components in given.values()))
-    return printed(
-        f"complex_{form.__name__}_{''.join(map(str, terms))}",
-        given.items(),
-        writer.statements,
-        tuple(c for r in results for c in r.components),
-        writer.functions,
-        form.__doc__ or "",
-    )
+
+    def formed(*given: Any) -> Complex:
+        return Complex(*(r.components for r in form(*map(_Number, given))))
+
+    name = f"complex_{form.__name__}_{''.join(map(str, terms))}"
+    sizes = dict(zip(parameters(form), terms, strict=True))
+    return recorded(name, formed, sizes, form.__doc__ or "")
 
 
 def parameters(form: Formula) -> tuple[str, ...]:
@@ -99,30 +89,36 @@ def parameters(form: Formula) -> tuple[str, ...]:
     return tuple(inspect.signature(form).parameters)
 
 
-class Family(NamedTuple):
-    """A formula for 1 to 4 components, with variants whose second operand has float parts."""
+class Formulas(NamedTuple):
+    """The algorithms of a formula.
+
+    Args:
+        parameters: the names of its arguments.
+        usual: the algorithms by number of components.
+        special: those whose second operand has floats as parts, by the number of components of
+            each argument.
+    """
 
     parameters: tuple[str, ...]
-    usual: tuple[FunctionType, ...]
-    special: tuple[tuple[tuple[int, ...], FunctionType], ...]
+    usual: Family
+    special: Family
 
     @classmethod
-    def of(cls, form: Formula, by_float: ieee.Family) -> Family:
-        """Return the family; the keys of `by_float` are the component counts with variants."""
+    def of(cls, form: Formula, by_float: Family) -> Formulas:
+        """Return the algorithms; the keys of `by_float` are the component counts with variants."""
         names = parameters(form)
-        rest = len(names) - 2
-        usual = tuple(_algorithm(form, (n,) * len(names)) for n in range(1, 5))
         counts = [
             (n, n, *short)
             for n in by_float
-            for short in itertools.product((1, n), repeat=rest)
+            for short in itertools.product((1, n), repeat=len(names) - 2)
             if 1 in short
         ]
-        return cls(names, usual, tuple((c, _algorithm(form, c)) for c in counts))
+        usual = Family(lambda n: _algorithm(form, (n,) * len(names)), range(1, 5))
+        return cls(names, usual, Family(functools.partial(_algorithm, form), counts))
 
 
-ADD = Family.of(plus, ieee.ADD_FLOAT)
-SUB = Family.of(minus, ieee.SUB_FLOAT)
-MUL = Family.of(times, ieee.MUL_FLOAT)
-SCALE = Family.of(times_real, ieee.MUL_FLOAT)
-UNSCALE = Family.of(over_real, ieee.DIV_FLOAT)
+ADD = Formulas.of(plus, ieee.ADD_FLOAT)
+SUB = Formulas.of(minus, ieee.SUB_FLOAT)
+MUL = Formulas.of(times, ieee.MUL_FLOAT)
+SCALE = Formulas.of(times_real, ieee.MUL_FLOAT)
+UNSCALE = Formulas.of(over_real, ieee.DIV_FLOAT)

@@ -7,13 +7,13 @@ squares, and each part is divided once.
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType
 from typing import Any
 
 from mcf.kernels.algorithms import binary_scaling, ieee
-from mcf.kernels.algorithms.families import filled
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
-from mcf.kernels.statements import kept, recorded
+from mcf.kernels.statements import Family, kept, recorded
 
 
 def larger_size(x0, y0):
@@ -34,26 +34,12 @@ def exceptions(a0, b0, c0, d0):
     return (c0 == ZERO) & (d0 == ZERO), infinite & finite
 
 
-def _quotient(terms: int, width: int) -> FunctionType:
+def _quotient(width: int, terms: int) -> FunctionType:
     """Return the algorithm for parts of `terms` components in float64 or float32 registers."""
-    normal, power, exponent = (
-        vars(binary_scaling)[f"{name}{width}"] for name in ("normal", "power", "exponent")
-    )
-    factors = filled(
-        binary_scaling.factors, f"factors{width}", "As `factors`.", normal=normal, power=power
-    )
-    multiplied = filled(
-        vars(binary_scaling)[f"multiplied{terms}"],
-        f"multiplied{terms}_{width}",
-        "x 2^k.",
-        factors=factors,
-    )
+    exponent = binary_scaling.EXPONENT[width]
+    scaled = binary_scaling.MULTIPLIED[width]
     multiplied, squared, over, add, sub, mul = (
-        kept(function, terms)
-        for function in (
-            multiplied,
-            *(vars(ieee)[name][terms] for name in ("SQUARE", "DIV", "ADD", "SUB", "MUL")),
-        )
+        kept(f[terms], terms) for f in (scaled, ieee.SQUARE, ieee.DIV, ieee.ADD, ieee.SUB, ieee.MUL)
     )
 
     def form(a: Any, b: Any, c: Any, d: Any) -> Any:
@@ -75,5 +61,5 @@ def _quotient(terms: int, width: int) -> FunctionType:
     return recorded(name, form, dict.fromkeys("abcd", terms), doc)
 
 
-DIV = tuple(_quotient(n, 64) for n in range(1, 5))
-DIV_NARROW = tuple(_quotient(n, 32) for n in range(1, 5))
+# Quotients in float64 registers, and in float32 registers.
+DIV, DIV_NARROW = (Family(functools.partial(_quotient, width), range(1, 5)) for width in (64, 32))

@@ -6,73 +6,53 @@ the imaginary parts. Each product adds two terms to each sum, in the order of a 
 interleaved parts.
 """
 
-from mcf.kernels.algorithms.ieee import DIV, MINUS, SQRT, SUB
-from mcf.kernels.algorithms.primitives import ZERO, neg
-from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, SCALED, ZERO_LIKE
+from mcf.kernels.algorithms import reflection
+from mcf.kernels.algorithms.ieee import DIV, SQRT, SUB, negated
+from mcf.kernels.algorithms.primitives import ZERO
+from mcf.kernels.algorithms.reflection import one, zero
+from mcf.kernels.algorithms.selection import either, turned
 from mcf.kernels.statements import Complex, family, kept, recorded
 
 
-def reflector(first, squares, flat, root, minus, difference, over, chosen, one, zero):
-    """d = x[0] - beta and tau = -d / beta with beta = -sign(Re x[0]) |x|; 1 and 0 if `flat`."""
+@family("first** squares** flat", root=SQRT, difference=SUB, over=DIV)
+def reflector(first, squares, flat, root, difference, over):
+    """Return the divisor of x below its first number, and tau.
+
+    d = x[0] - beta and tau = -d / beta with beta = -sign(Re x[0]) |x|; 1 and 0 if `flat`.
+    """
     x, y = first
     norm = root(squares.real)
-    beta = chosen(x[0] > ZERO, minus(norm), norm)
+    beta = turned(x[0] > ZERO, norm)
     t = difference(x, beta)
     flat = flat & (y[0] == ZERO)
-    below = chosen(flat, one(beta), beta)
-    p, q = minus(over(t, below)), minus(over(y, below))
-    t, y = chosen(flat, one(t), t), chosen(flat, zero(y), y)
-    return Complex(t, y), Complex(chosen(flat, zero(p), p), chosen(flat, zero(q), q))
+    below = either(flat, one(beta), beta)
+    p, q = negated(over(t, below)), negated(over(y, below))
+    t, y = either(flat, one(t), t), either(flat, zero(y), y)
+    return Complex(t, y), Complex(either(flat, zero(p), p), either(flat, zero(q), q))
 
 
-def scaled_parts(x, more, main, scaled):
+@family("x** more main", by_part=reflection.scaled)
+def scaled(x, more, main, by_part):
     """Return x more main, each part as a real number."""
-    return Complex(scaled(x.real, more, main), scaled(x.imag, more, main))
+    return Complex(*(by_part(part, more, main) for part in x))
 
 
+@family("x**")
 def conjugate(x):
     """Return the complex conjugate."""
-    return Complex(x.real, tuple(map(neg, x.imag)))
+    return Complex(x.real, negated(x.imag))
 
 
+@family("x** way")
 def conjugate_by(x, way):
     """Return x, or its conjugate where `way` is -1 and not 1."""
     return Complex(x.real, tuple(a * way for a in x.imag))
 
 
-REFLECTOR = family(
-    "complex_reflector",
-    reflector,
-    "first** squares** flat",
-    "What x is divided by below its first number, and tau.",
-    root=SQRT,
-    minus=MINUS,
-    difference=SUB,
-    over=DIV,
-    chosen=CHOSEN,
-    one=ONE_LIKE,
-    zero=ZERO_LIKE,
-)
-SCALED_PARTS = family(
-    "complex_scaled",
-    scaled_parts,
-    "x** more main",
-    "x more main, each part as a real number.",
-    scaled=SCALED,
-)
-CONJUGATE = family("complex_conjugate", conjugate, "x**", "The complex conjugate.")
-CONJUGATE_BY = family(
-    "complex_conjugate_by",
-    conjugate_by,
-    "x** way",
-    "x, or its conjugate where `way` is -1 and not 1.",
-)
-
-
 def _terms(x, y, term):
     """Return the two terms of the real part of x y, and those of the imaginary part."""
     return (
-        (term(x.real, y.real), term(tuple(map(neg, x.imag)), y.imag)),
+        (term(x.real, y.real), term(negated(x.imag), y.imag)),
         (term(x.real, y.imag), term(x.imag, y.real)),
     )
 
@@ -80,7 +60,7 @@ def _terms(x, y, term):
 def sums(n, state, term, merge, combine, settle):
     """Return folds of complex products, built from the functions and the state of a real fold."""
     term, merge, combine = (kept(f, state) for f in (term, merge, combine))
-    settle = kept(settle, n)
+    whole = kept(settle, state)
 
     def product(join):
         return lambda x, y: Complex(*(join(*terms) for terms in _terms(x, y, term)))
@@ -106,6 +86,6 @@ def sums(n, state, term, merge, combine, settle):
         "alone": function("alone", product(combine), "x y, its terms in a row.", x=n, y=n),
         "joined": function("joined", joined, "z + x y, likewise.", z=state, x=n, y=n),
         "settle": function(
-            "settle", lambda x: Complex(*map(settle, x)), "The components.", x=state
+            "settle", lambda x: Complex(*(whole(p)[:n] for p in x)), "The components.", x=state
         ),
     }

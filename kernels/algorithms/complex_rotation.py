@@ -7,8 +7,7 @@ close to the identity.
 """
 
 from mcf.kernels.algorithms import binary_scaling
-from mcf.kernels.algorithms.families import filled
-from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MINUS, MUL, RECIPROCAL, SQRT, SQUARE, SUB
+from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MUL, SQUARE, SUB, negated
 from mcf.kernels.algorithms.primitives import (
     ONE,
     ZERO,
@@ -22,8 +21,9 @@ from mcf.kernels.algorithms.primitives import (
     where,
     whole,
 )
-from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, ZERO_LIKE
-from mcf.kernels.algorithms.rotation import TWICE
+from mcf.kernels.algorithms.reflection import one, zero
+from mcf.kernels.algorithms.rotation import SEVERAL, TANGENT, tangent, twice
+from mcf.kernels.algorithms.selection import either
 from mcf.kernels.statements import Complex, family
 
 
@@ -88,43 +88,37 @@ def complex_rotated1(c, s, x, y):
     return first, second
 
 
-def _multiplied(n):
-    """Return a function that computes x 2^k in float64 registers."""
-    normal, power = binary_scaling.normal64, binary_scaling.power64
-    factors = filled(
-        binary_scaling.factors, "factors64", "As `factors`.", normal=normal, power=power
-    )
-    form = vars(binary_scaling)[f"multiplied{n}"]
-    return filled(form, f"multiplied{n}_64", "x 2^k.", factors=factors)
-
-
-def _rotation(
-    a, b, g, tolerance,
-    *, multiplied, squared, root, total, difference, quotient, product, inverse, fma, minus, twice,
-    chosen, one, zero,
+@family(
+    "a* b* g** tolerance",
+    SEVERAL,
+    multiplied=binary_scaling.MULTIPLIED[64],
+    squared=SQUARE,
+    difference=SUB,
+    quotient=DIV,
+    product=MUL,
+    **TANGENT,
+)
+def rotation(
+    a, b, g, tolerance, *, multiplied, squared, difference, quotient, product, **tangents
 ):  # fmt: skip
     """Return the results of `complex_rotation1` in expansions."""
     x, y = g
     cosine = complex_angle(a[0], b[0], x[0], y[0])
     wanted = cosine > tolerance
-    x, y = chosen(wanted, x, one(x)), chosen(wanted, y, zero(y))
+    x, y = either(wanted, x, one(x)), either(wanted, y, zero(y))
     # Scaling prevents underflow of the squares.
     up = binary_scaling.exponent64(rn(absolute(x[0]) + absolute(y[0])))
     x, y = multiplied(x, neg(up)), multiplied(y, neg(up))
-    size = root(total(squared(x), squared(y)))
-    z = quotient(difference(b, a), twice(multiplied(size, up)))
-    negative = bits64(z[0]) < whole(0)
-    most = chosen(negative, minus(z), z)
-    t = inverse(total(most, root(fma(z, z, one(z)))), ONE)
-    t = chosen(wanted, chosen(negative, minus(t), t), zero(t))
-    c = inverse(root(fma(t, t, one(t))), ONE)
+    size = tangents["root"](tangents["total"](squared(x), squared(y)))
+    t, c = tangent(wanted, quotient(difference(b, a), twice(multiplied(size, up))), **tangents)
     s = quotient(product(t, c), size)
     return c, Complex(product(s, x), product(s, y)), cosine, absolute(t[0])
 
 
-def _rotated(c, s, x, y, fma, product, minus):
-    """Return the results of `complex_rotated1` in expansions."""
-    p, q = minus(s.real), minus(s.imag)
+@family("c* s** x** y**", SEVERAL, fma=FMA, product=MUL)
+def rotated(c, s, x, y, fma, product):
+    """Return c x - s y and conj(s) x + c y."""
+    p, q = negated(s.real), negated(s.imag)
     r = fma(c, x.real, fma(p, y.real, product(s.imag, y.imag)))
     u = fma(c, x.imag, fma(p, y.imag, product(q, y.real)))
     v = fma(c, y.real, fma(s.real, x.real, product(s.imag, x.imag)))
@@ -132,63 +126,30 @@ def _rotated(c, s, x, y, fma, product, minus):
     return Complex(r, u), Complex(v, w)
 
 
-ROTATION = family(
-    "complex_rotation",
-    _rotation,
-    "a* b* g** tolerance",
-    "The cosine, the complex sine, |cos| of the angle of two rows, |t|.",
-    multiplied={n: _multiplied(n) for n in (2, 3, 4)},
-    squared=SQUARE,
-    root=SQRT,
-    total=ADD,
-    difference=SUB,
-    quotient=DIV,
-    product=MUL,
-    inverse=RECIPROCAL,
-    fma=FMA,
-    minus=MINUS,
-    twice=TWICE,
-    chosen=CHOSEN,
-    one=ONE_LIKE,
-    zero=ZERO_LIKE,
-) | {1: complex_rotation1}
-ROTATED = family(
-    "complex_rotated",
-    _rotated,
-    "c* s** x** y**",
-    "c x - s y and conj(s) x + c y.",
-    fma=FMA,
-    product=MUL,
-    minus=MINUS,
-) | {1: complex_rotated1}
+rotation = {1: complex_rotation1} | rotation
+rotated = {1: complex_rotated1} | rotated
 
 
-def _fused(x, y, z, fma):
+@family("x** y** z**", fma=FMA)
+def fused(x, y, z, fma):
     """Return (Re x) y + z."""
     return Complex(fma(x.real, y.real, z.real), fma(x.real, y.imag, z.imag))
 
 
-def _total(x, y, total):
+@family("x** y**", add=ADD)
+def total(x, y, add):
     """Return x + y."""
-    return Complex(total(x.real, y.real), total(x.imag, y.imag))
+    return Complex(add(x.real, y.real), add(x.imag, y.imag))
 
 
-FUSED = family("complex_fused", _fused, "x** y** z**", "(Re x) y + z.", fma=FMA)
-TOTAL = family("complex_total", _total, "x** y**", "x + y.", total=ADD)
-REAL = family(
-    "complex_real",
-    lambda x: Complex(x.real, (ZERO,) * len(x.imag)),
-    "x**",
-    "Re x, as a complex number.",
-)
+@family("x**")
+def real(x):
+    """Return Re x, as a complex number."""
+    return Complex(x.real, zero(x.imag))
 
 
-def _mean(x, y):
+@family("x** y**")
+def mean(x, y):
     """Return |Re| + |Im| of (x + conj(y)) / 2, by first components."""
     real = absolute(rn(rn(x.real[0] + y.real[0]) * const(0.5)))
     return rn(real + absolute(rn(rn(x.imag[0] - y.imag[0]) * const(0.5))))
-
-
-MEAN = family(
-    "complex_mean", _mean, "x** y**", "|Re| + |Im| of (x + conj(y)) / 2, by first components."
-)

@@ -9,9 +9,9 @@ import functools
 from types import FunctionType
 from typing import Any
 
+from mcf.kernels.algorithms.ieee import settled
 from mcf.kernels.algorithms.primitives import ZERO, rn, where
-from mcf.kernels.algorithms.special import leading
-from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
+from mcf.kernels.algorithms.transforms import fast_two_sum, finite_only, two_sum
 from mcf.kernels.statements import kept, recorded
 
 
@@ -37,10 +37,7 @@ def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
     add, fast_add = kept(two_sum, 2), kept(fast_two_sum, 2)
 
     def form(x: Any) -> Any:
-        h = [*x]
-        if partial:
-            finite = rn(h[0] - h[0]) == ZERO
-            h[1:] = [where(finite, low, ZERO) for low in h[1:]]
+        h = [*(finite_only(x) if partial else x)]
         plain = h[0]
         for low in h[1:]:
             plain = rn(plain + low)
@@ -56,9 +53,7 @@ def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
                 h[i], h[i + 1] = add(h[i], h[i + 1])
         for i in range(min(terms, count - 1)):
             h[i], h[i + 1] = fast_add(h[i], h[i + 1])
-        finite = rn(h[0] - h[0]) == ZERO
-        rest = [*h[1:terms], *[ZERO] * (terms - count)]
-        return leading(plain, h[0]), *(where(finite, low, ZERO) for low in rest)
+        return settled(plain, [*h[:terms], *[ZERO] * (terms - count)])
 
     return recorded(
         f"renormalize{count}to{terms}",

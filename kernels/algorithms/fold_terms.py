@@ -3,11 +3,10 @@
 If components are narrower than the registers, one register holds two of them.
 """
 
-from mcf.kernels.algorithms.families import filled
 from mcf.kernels.algorithms.ieee import SUB
 from mcf.kernels.algorithms.primitives import ZERO, rn
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
-from mcf.kernels.statements import kept, recorded
+from mcf.kernels.statements import Family, family, kept, recorded
 
 # Sums of components that are narrower than the registers.
 
@@ -65,11 +64,6 @@ def order4(x, y):
 
 
 # Products in the registers' format: all terms down to u**(s - 1), with their rounding errors.
-
-
-def product11_in2(x, y):
-    """x * y exactly."""
-    return two_prod(x[0], y[0])
 
 
 def product21_in2(x, y):
@@ -137,37 +131,15 @@ def product44_in4(x, y):
 # Products of components so narrow that they multiply exactly in the registers.
 
 
-def narrow_product11_in2(x, y):
-    """x * y exactly."""
-    return rn(x[0] * y[0]), ZERO
-
-
-def narrow_product21_in2(x, y):
-    """(x0, x1) * y exactly."""
-    return fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
-
-
 def narrow_product22_in2(x, y):
     """(x0, x1) * (y0, y1); relative error 2**-53 |x0 y1 + x1 y0|."""
     return fast_two_sum(rn(x[0] * y[0]), rn(order1(x, y) + rn(x[1] * y[1])))
-
-
-def narrow_product31_in2(x, y):
-    """(x0, x1, x2) * y; relative error 2**-53 |x1 y|."""
-    return fast_two_sum(rn(x[0] * y[0]), rn(rn(x[1] * y[0]) + rn(x[2] * y[0])))
 
 
 def narrow_product33_in2(x, y):
     """(x0, x1, x2) * (y0, y1, y2); relative error 2**-53 |x0 y1 + x1 y0|."""
     last = rn(rn(rn(x[1] * y[2]) + rn(x[2] * y[1])) + rn(x[2] * y[2]))
     return fast_two_sum(rn(x[0] * y[0]), rn(order1(x, y) + rn(order2(x, y) + last)))
-
-
-def narrow_product31_in3(x, y):
-    """(x0, x1, x2) * y exactly."""
-    s, e = fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
-    t, f = two_sum(e, rn(x[2] * y[0]))
-    return s, t, f
 
 
 def narrow_product33_in3(x, y):
@@ -179,24 +151,11 @@ def narrow_product33_in3(x, y):
     return s, t, rn(e + g)
 
 
-def narrow_product41_in2(x, y):
-    """(x0, x1, x2, x3) * y for components of at most 11 bits; relative error 2**-53 |x1 y|."""
-    low = rn(rn(x[2] * y[0]) + rn(x[3] * y[0]))
-    return fast_two_sum(rn(x[0] * y[0]), rn(rn(x[1] * y[0]) + low))
-
-
 def narrow_product44_in2(x, y):
     """Four by four components of at most 11 bits; relative error 2**-53 |x0 y1 + x1 y0|."""
     least = rn(rn(rn(x[2] * y[3]) + rn(x[3] * y[2])) + rn(x[3] * y[3]))
     low = rn(order2(x, y) + rn(order3(x, y) + rn(order4(x, y) + least)))
     return fast_two_sum(rn(x[0] * y[0]), rn(order1(x, y) + low))
-
-
-def narrow_product41_in3(x, y):
-    """(x0, x1, x2, x3) * y for components of at most 24 bits; only x2 y is rounded."""
-    s, e = fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
-    t, f = two_sum(e, rn(rn(x[2] * y[0]) + rn(x[3] * y[0])))
-    return s, t, f
 
 
 def narrow_product44_in3(x, y):
@@ -216,65 +175,46 @@ def value(count, state):
     return recorded(name, lambda x: (*x, *[ZERO] * (state - count)), {"x": count}, doc)
 
 
-def with_zeros(term, name, state):
-    """Pad a term of two registers, of single components, with zeros to `state` registers."""
+def product11(state):
+    """Return the exact product of single components in `state` registers, padded with zeros."""
     padding = (ZERO,) * (state - 2)
-    of = kept(term, 2)
-    return recorded(name, lambda x, y: (*of(x, y), *padding), {"x": 1, "y": 1}, term.__doc__)
+    name, doc = f"product11_in{state}", "x * y exactly."
+    return recorded(name, lambda x, y: (*two_prod(x[0], y[0]), *padding), {"x": 1, "y": 1}, doc)
 
 
-def exchanged(x, y):
-    """Form: the term with its operands exchanged."""
-    return term(y, x)
+def narrow_by_float(count, state):
+    """Return the product of narrow components and a float: the sum of exact products."""
+    whole = kept(NARROW_SUM[count, state], state)
+    name, doc = f"narrow_product{count}1_in{state}", "The sum of the exact products by y."
+    sizes = {"x": count, "y": 1}
+    return recorded(name, lambda x, y: whole(tuple(rn(a * y[0]) for a in x)), sizes, doc)
 
 
 def in_both_orders(products):
     """Add the products of exchanged operands, for a float times an expansion."""
-    others = {}
-    for (left, right, state), term in products.items():
-        if left != right:
-            name = f"{term.__name__}_exchanged"
-            others[right, left, state] = filled(exchanged, name, term.__doc__, term=term)
-    return products | others
 
+    def exchanged(key):
+        right, left, state = key
+        term = products[left, right, state]
+        run, name = kept(term, state), f"{term.__name__}_exchanged"
+        return recorded(name, lambda x, y: run(y, x), {"x": right, "y": left}, term.__doc__)
 
-def squared_gap(x, y):
-    """Form: the square of x - y."""
-    gap = minus(x, y)
-    return product(gap, gap)
-
-
-def entered_gap(x, y):
-    """Form: the square of x - y, with x converted to the registers' format first."""
-    return gap(enter(x), y)
-
-
-def gap_of(enter, state):
-    """Return the square of x - y, where `enter` converts x to `state` registers."""
-    name = f"squared_gap{state}_{enter.__name__}"
-    doc = "The square of x - y, for narrower components x."
-    return filled(entered_gap, name, doc, gap=SQUARED_GAP[state], enter=enter)
+    others = [(right, left, state) for left, right, state in products if left != right]
+    return products | Family(exchanged, others)
 
 
 # Sums by (components, state): WIDE for components in the registers' format, or one of any format.
-WIDE_SUM = {
-    (count, state): value(count, state)
-    for count, state in ((1, 2), (1, 3), (1, 4), (2, 2), (3, 3), (4, 4))
-}
+WIDE_SUM = Family(lambda key: value(*key), ((1, 2), (1, 3), (1, 4), (2, 2), (3, 3), (4, 4)))
 NARROW_SUM = {
-    **{(1, state): WIDE_SUM[1, state] for state in (2, 3, 4)},
     (2, 2): narrow2_in2,
     (3, 2): narrow3_in2,
     (3, 3): narrow3_in3,
     (4, 2): narrow4_in2,
     (4, 3): narrow4_in3,
-}
+} | Family(WIDE_SUM.__getitem__, ((1, 2), (1, 3), (1, 4)))
 # Products by (left, right, state).
 WIDE_PRODUCT = in_both_orders(
     {
-        (1, 1, 2): product11_in2,
-        (1, 1, 3): with_zeros(product11_in2, "product11_in3", 3),
-        (1, 1, 4): with_zeros(product11_in2, "product11_in4", 4),
         (2, 1, 2): product21_in2,
         (2, 2, 2): product22_in2,
         (3, 1, 3): product31_in3,
@@ -282,31 +222,34 @@ WIDE_PRODUCT = in_both_orders(
         (4, 1, 4): product41_in4,
         (4, 4, 4): product44_in4,
     }
+    | Family(lambda key: product11(key[2]), ((1, 1, 2), (1, 1, 3), (1, 1, 4)))
 )
 NARROW_PRODUCT = in_both_orders(
     {
-        (1, 1, 2): narrow_product11_in2,
-        (1, 1, 3): with_zeros(narrow_product11_in2, "narrow_product11_in3", 3),
-        (2, 1, 2): narrow_product21_in2,
         (2, 2, 2): narrow_product22_in2,
-        (3, 1, 2): narrow_product31_in2,
         (3, 3, 2): narrow_product33_in2,
-        (3, 1, 3): narrow_product31_in3,
         (3, 3, 3): narrow_product33_in3,
-        (4, 1, 2): narrow_product41_in2,
         (4, 4, 2): narrow_product44_in2,
-        (4, 1, 3): narrow_product41_in3,
         (4, 4, 3): narrow_product44_in3,
     }
-)
-# Squared differences of components in the registers' format, one per register.
-SQUARED_GAP = {
-    n: filled(
-        squared_gap,
-        f"squared_gap{n}",
-        "The square of x - y.",
-        minus=SUB[n],
-        product=WIDE_PRODUCT[n, n, n],
+    | Family(
+        lambda key: narrow_by_float(key[0], key[2]),
+        [(n, 1, state) for n, state in NARROW_SUM if state < 4],
     )
-    for n in (2, 3, 4)
-}
+)
+
+
+# Squared differences of components in the registers' format, one per register.
+@family("x* y*", minus=SUB, product=Family(lambda n: WIDE_PRODUCT[n, n, n], (2, 3, 4)))
+def squared_gap(x, y, minus, product):
+    """Return the square of x - y."""
+    gap = minus(x, y)
+    return product(gap, gap)
+
+
+def gap_of(enter, count, state):
+    """Return the square of x - y; `enter` converts `count` components to `state` registers."""
+    entered, gap = kept(enter, state), kept(squared_gap[state], state)
+    name, doc = f"squared_gap{state}_{enter.__name__}", "The square of x - y, for narrower x."
+    sizes = {"x": count, "y": state}
+    return recorded(name, lambda x, y: gap(entered(x), y), sizes, doc)

@@ -1,79 +1,125 @@
 """Operations on expansions of 1 to 4 components, with IEEE 754's special values.
 
 Each is a family by number of components. It combines a network (`sums`, `products`, `quotients`,
-`roots`) with the plain operation on the leading components, whose value `special.settled*` takes if
-the network's result is NaN. With one component the plain operation is used alone, rounded once.
+`roots`) with the plain operation on the leading components. A network may compute inf - inf or
+0 * inf, and it adds +0 to -0. So the plain value is taken if the network's leading component is
+NaN, or if both are zero; low components are zero if the leading one is not finite. All of this is
+branch-free. With one component the plain operation is used alone, rounded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import FunctionType
 from typing import Any
 
-from mcf.kernels.algorithms.families import filled
-from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, sqrt, where
-from mcf.kernels.algorithms.products import product1, product2, product3, product4
-from mcf.kernels.algorithms.quotients import (
-    by_float2,
-    inverse2,
-    inverse3,
-    inverse4,
-    quotient1,
-    quotient2,
-    quotient3,
-    quotient4,
-)
-from mcf.kernels.algorithms.roots import root1, root2, root3, root4
-from mcf.kernels.algorithms.short_products import (
-    squared1,
-    squared2,
-    squared3,
-    squared4,
-    times_float2,
-    times_float3,
-    times_float4,
-)
-from mcf.kernels.algorithms.special import leading, settled2, settled3, settled4
-from mcf.kernels.algorithms.sums import (
-    minus1,
-    minus2,
-    minus3,
-    minus4,
-    plus_float2,
-    plus_float3,
-    plus_float4,
-    sum1,
-    sum2,
-    sum3,
-    sum4,
-)
-from mcf.kernels.algorithms.transforms import two_prod, two_sum
-
-Family = Mapping[int, Callable[..., Any]]
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
+from mcf.kernels.algorithms.products import PRODUCT
+from mcf.kernels.algorithms.quotients import INVERSE, OVER_FLOAT, QUOTIENT, inverse2
+from mcf.kernels.algorithms.roots import ROOT, root2
+from mcf.kernels.algorithms.short_products import SQUARED, TIMES_FLOAT
+from mcf.kernels.algorithms.sums import PLUS_FLOAT, SUM
+from mcf.kernels.algorithms.transforms import finite_only, two_prod, two_sum
+from mcf.kernels.statements import Family, family
 
 
-def numbered(*functions: FunctionType, first: int = 1) -> dict[int, FunctionType]:
-    """Return functions by number of components, starting at `first`."""
-    return dict(enumerate(functions, first))
+def leading(plain, r0):
+    """Return r0, or the plain operation's result if r0 is NaN or both are 0.
+
+    Expansions may cancel although their leading components do not, if one of these is a tie.
+    """
+    return where((r0 == r0) & ((r0 != ZERO) | (plain != ZERO)), r0, plain)
 
 
-SETTLED = numbered(settled2, settled3, settled4, first=2)
-SUM = numbered(sum1, sum2, sum3, sum4)
-MINUS = numbered(minus1, minus2, minus3, minus4)
-PRODUCT = numbered(product1, product2, product3, product4)
-QUOTIENT = numbered(quotient1, quotient2, quotient3, quotient4)
-ROOT = numbered(root1, root2, root3, root4)
-SQUARED = numbered(squared1, squared2, squared3, squared4)
-INVERSE = numbered(inverse2, inverse3, inverse4, first=2)
-TIMES_FLOAT = numbered(times_float2, times_float3, times_float4, first=2)
-PLUS_FLOAT = {2: plus_float2}
-# Same bits as adding zero-padded operands, except for the sign of zero.
-BARE_PLUS_FLOAT = numbered(plus_float2, plus_float3, plus_float4, first=2)
-OVER_FLOAT = {2: by_float2}
+def settled(plain, r):
+    """Return a network's result with the plain operation's special values."""
+    first, *low = finite_only(r)
+    return leading(plain, first), *low
 
 
-# The plain operations on leading components.
+def operation(
+    name: str, arguments: str, doc: str, plain: Callable[..., Any], network: Mapping[int, Any]
+) -> Family:
+    """Return networks with the special values of a plain operation (none for one component).
+
+    Args:
+        name: the prefix of the algorithms' names.
+        arguments: as in `family`.
+        doc: the docstring of the algorithms.
+        plain: the operation on the leading components.
+        network: algorithms by number of components.
+    """
+
+    def form(*given: Any, network: Any) -> Any:
+        return settled(plain(*given), network(*given))
+
+    form.__name__, form.__doc__ = name, doc
+    found = family(arguments, (2, 3, 4), network=network)(form)
+    return {1: network[1]} | found if 1 in network else found
+
+
+# Networks made of others.
+
+
+def negated(x):
+    """Return -x, component by component."""
+    return tuple(map(neg, x))
+
+
+minus = family("x*")(negated)
+
+
+@family("x* y*", total=SUM)
+def difference(x, y, total):
+    """Return x - y as a sum."""
+    return total(x, negated(y))
+
+
+@family("x* y.", total={2: PLUS_FLOAT[2]})
+def less_float(x, y, total):
+    """Return x - y of a float y, as a sum."""
+    return total(x, negated(y))
+
+
+@family("x* y* z*", (2, 3, 4), total=SUM, product=PRODUCT)
+def sum_of_product(x, y, z, total, product):
+    """Return x * y + z, the product rounded as `mul` rounds it."""
+    return total(product(x, y), z)
+
+
+@family("x* y. z*", total=SUM, product=TIMES_FLOAT)
+def sum_of_scaled(x, y, z, total, product):
+    """Return x * y + z of a float y, the product rounded as `mul` rounds it."""
+    return total(product(x, y), z)
+
+
+@family("x*", inverse=INVERSE, rooted=ROOT)
+def inverse_root(x, inverse, rooted):
+    """Return 1 / sqrt(x) as a root and a quotient."""
+    return inverse(rooted(x))
+
+
+# Operations on one component that round more than once.
+
+
+def reciprocal1(x):
+    """RN(1 / x)."""
+    return (rn(div(ONE, x[0])),)
+
+
+def rsqrt1(x):
+    """Return 1 / sqrt(x), computed as a pair."""
+    r = inverse2(root2((x[0], ZERO)))
+    return (leading(rn(div(ONE, rn(sqrt(x[0])))), r[0]),)
+
+
+def fma1(x, y, z):
+    """Return x * y + z, rounded like a pair."""
+    p, e = two_prod(x[0], y[0])
+    s, t = two_sum(p, z[0])
+    return (leading(rn(p + z[0]), rn(s + rn(t + e))),)
+
+
+# The plain operations of those that have a form for a float as second argument, too.
 
 
 def plus(x, y):
@@ -96,182 +142,66 @@ def over(x, y):
     return rn(div(x[0], y[0]))
 
 
-def itself_squared(x):
-    """RN(x0 x0)."""
-    return rn(x[0] * x[0])
-
-
-def root(x):
-    """RN(sqrt(x0))."""
-    return rn(sqrt(x[0]))
-
-
-def one_over(x, one):
-    """RN(1 / x0)."""
-    return rn(div(one, x[0]))
-
-
-def one_over_root(x, one):
-    """RN(1 / RN(sqrt(x0)))."""
-    return rn(div(one, rn(sqrt(x[0]))))
-
-
 def times_plus(x, y, z):
     """RN(RN(x0 y0) + z0)."""
     return rn(rn(x[0] * y[0]) + z[0])
 
 
-# Forms: `plain`, `network` and `settled` are filled in for each member of a family.
+ADD = operation("add", "x* y*", "x + y.", plus, SUM)
+SUB = operation("sub", "x* y*", "x - y.", less, difference)
+MUL = operation("mul", "x* y*", "x * y.", times, PRODUCT)
+DIV = operation("div", "x* y*", "x / y.", over, QUOTIENT)
+SQUARE = operation("square", "x*", "x * x.", lambda x: rn(x[0] * x[0]), SQUARED)
+SQRT = operation("sqrt", "x*", "The square root of x.", lambda x: rn(sqrt(x[0])), ROOT)
+FMA = {1: fma1} | operation("fma", "x* y* z*", "x * y + z.", times_plus, sum_of_product)
+RECIPROCAL = {1: reciprocal1} | operation(
+    "reciprocal", "x*", "1 / x.", lambda x: rn(div(ONE, x[0])), INVERSE
+)
+RSQRT = {1: rsqrt1} | operation(
+    "rsqrt", "x*", "1 / sqrt(x).", lambda x: rn(div(ONE, rn(sqrt(x[0])))), inverse_root
+)
+
+# Families for a float as second argument.
+ADD_FLOAT = operation("add_float", "x* y.", "x + y.", plus, {2: PLUS_FLOAT[2]})
+SUB_FLOAT = operation("sub_float", "x* y.", "x - y.", less, less_float)
+MUL_FLOAT = operation("mul_float", "x* y.", "x * y.", times, TIMES_FLOAT)
+DIV_FLOAT = operation("div_float", "x* y.", "x / y.", over, OVER_FLOAT)
+FMA_FLOAT = operation("fma_float", "x* y. z*", "x * y + z.", times_plus, sum_of_scaled)
 
 
-def of_one(x):
-    """Form: a network of x with the plain operation's special values."""
-    return settled(plain(x), network(x))
-
-
-def of_two(x, y):
-    """Form: a network of x and y with the plain operation's special values."""
-    return settled(plain(x, y), network(x, y))
-
-
-def of_three(x, y, z):
-    """Form: a network of x, y and z with the plain operation's special values."""
-    return settled(plain(x, y, z), network(x, y, z))
-
-
-def of_one_and_1(x, one):
-    """Form: a network of x and the number 1 with the plain operation's special values."""
-    return settled(plain(x, one), network(x, one))
-
-
-def difference(x, y):
-    """Form: x - y as a sum."""
-    return total(x, minus(y))
-
-
-def sum_of_product(x, y, z):
-    """Form: x * y + z, the product rounded as `mul` rounds it."""
-    return total(product(x, y), z)
-
-
-def inverse_of_root(x, one):
-    """Form: 1 / sqrt(x) as a root and a quotient."""
-    return inverse(rooted(x), one)
-
-
-def sign_of_difference(x, y):
-    """Form: -1, 0 or 1 for the sign of x - y; NaN if x and y are not ordered."""
-    d = network(x, y)
-    return (ordered(x[0], y[0], d[0]),)
-
-
-def truth(x, y):
-    """Form: 1 if `asked` holds for the sign of x - y, else 0."""
-    (s,) = sign(x, y)
-    return (where(asked(s), ONE, ZERO),)
-
-
-def each(name: str, doc: str, form: FunctionType, **families: Any) -> dict[int, FunctionType]:
-    """Fill a form for each number of components that all families have.
+def sign(x, y, network):
+    """Return -1, 0 or 1 for the sign of x - y; NaN if x and y are not ordered.
 
     Args:
-        name: the prefix of the functions' names; the number of components follows.
-        doc: the functions' docstring.
-        form: one of the forms above.
-        families: values for the names in the form: functions by number of components, or one
-            function for all.
+        x: an expansion.
+        y: another expansion.
+        network: x - y without its special values: NaN for infinities, of which equal ones give 0.
     """
-    counts = [set(f) for f in families.values() if isinstance(f, Mapping)]
-
-    def fill(n: int) -> FunctionType:
-        found = {k: f[n] if isinstance(f, Mapping) else f for k, f in families.items()}
-        return filled(form, f"{name}{n}", doc, **found)
-
-    return {n: fill(n) for n in sorted(set.intersection(*counts))}
-
-
-def family(name: str, doc: str, form: FunctionType, plain: Any, network: Family) -> Any:
-    """Return networks with the special values of a plain operation (none for one component)."""
-    alone = {n: f for n, f in network.items() if n == 1}
-    return alone | each(name, doc, form, settled=SETTLED, plain=plain, network=network)
-
-
-def reciprocal1(x, one):
-    """RN(1 / x)."""
-    return (rn(div(one, x[0])),)
-
-
-def rsqrt1(x, one):
-    """Return 1 / sqrt(x), computed as a pair."""
-    r = inverse2(root2((x[0], ZERO)), one)
-    return (leading(one_over_root(x, one), r[0]),)
-
-
-def fma1(x, y, z):
-    """Return x * y + z, rounded like a pair."""
-    p, e = two_prod(x[0], y[0])
-    s, t = two_sum(p, z[0])
-    return (leading(rn(p + z[0]), rn(s + rn(t + e))),)
-
-
-def ordered(x0, y0, d):
-    """Return the sign of d; if d is NaN, that of x0 - y0, where equal infinities give 0."""
-    d = where((d != d) & (x0 == y0), ZERO, d)
-    less = (d < ZERO) | ((d != d) & (x0 < y0))
-    more = (d > ZERO) | ((d != d) & (x0 > y0))
+    d = network(x, y)[0]
+    d = where((d != d) & (x[0] == y[0]), ZERO, d)
+    less = (d < ZERO) | ((d != d) & (x[0] < y[0]))
+    more = (d > ZERO) | ((d != d) & (x[0] > y[0]))
     zero_or_nan = where(d == ZERO, ZERO, d)
     return where(less, ZERO - ONE, where(more, ONE, zero_or_nan))
 
 
-# Conditions on a sign, which is NaN if numbers are not ordered.
+@family("x* y*", network=difference)
+def compare(x, y, network):
+    """The sign of x - y."""
+    return (sign(x, y, network),)
 
 
-def negative(s):
-    """Return whether x < y, given the sign of x - y."""
-    return s < ZERO
+def _truth(name, doc, holds):
+    """Return whether a condition holds for the sign, as 1 or 0."""
+
+    def form(x, y, network):
+        return (where(holds(sign(x, y, network)), ONE, ZERO),)
+
+    form.__name__, form.__doc__ = name, doc
+    return family("x* y*", network=difference)(form)
 
 
-def not_positive(s):
-    """Return whether x <= y, given the sign of x - y."""
-    return s <= ZERO
-
-
-def zero(s):
-    """Return whether x = y, given the sign of x - y."""
-    return s == ZERO
-
-
-def not_zero(s):
-    """Return whether x < y, x > y or they are not ordered, given the sign of x - y."""
-    return s != ZERO
-
-
-_differences = each("difference", "x - y.", difference, total=SUM, minus=MINUS)
-_roots = each("inverse_root", "1 / sqrt(x).", inverse_of_root, inverse=INVERSE, rooted=ROOT)
-_fused = each("sum_of_product", "x * y + z.", sum_of_product, total=SUM, product=PRODUCT)
-_fused_float = each("sum_of_scaled", "x * y + z.", sum_of_product, total=SUM, product=TIMES_FLOAT)
-_less_float = each("less_float", "x - y.", difference, total=PLUS_FLOAT, minus=minus1)
-
-ADD = family("add", "x + y.", of_two, plus, SUM)
-SUB = family("sub", "x - y.", of_two, less, _differences)
-MUL = family("mul", "x * y.", of_two, times, PRODUCT)
-DIV = family("div", "x / y.", of_two, over, QUOTIENT)
-SQUARE = family("square", "x * x.", of_one, itself_squared, SQUARED)
-SQRT = family("sqrt", "The square root of x.", of_one, root, ROOT)
-RECIPROCAL = {1: reciprocal1} | family("reciprocal", "1 / x.", of_one_and_1, one_over, INVERSE)
-RSQRT = {1: rsqrt1} | family("rsqrt", "1 / sqrt(x).", of_one_and_1, one_over_root, _roots)
-FMA = {1: fma1} | each(
-    "fma", "x * y + z.", of_three, settled=SETTLED, plain=times_plus, network=_fused
-)
-COMPARE = each("compare", "The sign of x - y.", sign_of_difference, network=_differences)
-LT = each("lt", "1 where x < y, else 0.", truth, sign=COMPARE, asked=negative)
-LE = each("le", "1 where x <= y, else 0.", truth, sign=COMPARE, asked=not_positive)
-EQ = each("eq", "1 where x = y, else 0.", truth, sign=COMPARE, asked=zero)
-NE = each("ne", "0 where x = y, else 1.", truth, sign=COMPARE, asked=not_zero)
-
-# Families for a float as second argument.
-ADD_FLOAT = family("add_float", "x + y.", of_two, plus, PLUS_FLOAT)
-SUB_FLOAT = family("sub_float", "x - y.", of_two, less, _less_float)
-MUL_FLOAT = family("mul_float", "x * y.", of_two, times, TIMES_FLOAT)
-DIV_FLOAT = family("div_float", "x / y.", of_two, over, OVER_FLOAT)
-FMA_FLOAT = family("fma_float", "x * y + z.", of_three, times_plus, _fused_float)
+LT = _truth("lt", "1 where x < y, else 0.", lambda s: s < ZERO)
+LE = _truth("le", "1 where x <= y, else 0.", lambda s: s <= ZERO)
+EQ = _truth("eq", "1 where x = y, else 0.", lambda s: s == ZERO)
+NE = _truth("ne", "0 where x = y, else 1.", lambda s: s != ZERO)

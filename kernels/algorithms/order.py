@@ -5,71 +5,52 @@ Canonical: each component is the rounding of what it and those below it sum to.
 
 import itertools
 
-from mcf.kernels.algorithms.families import filled
-from mcf.kernels.algorithms.primitives import ONE, ZERO, const, invert, neg, rn, rx, where
+from mcf.kernels.algorithms.primitives import (
+    ONE,
+    ZERO,
+    absolute,
+    const,
+    invert,
+    neg,
+    rn,
+    rx,
+    where,
+)
 from mcf.kernels.algorithms.transforms import two_sum
-from mcf.kernels.statements import recorded
+from mcf.kernels.statements import Family, family, recorded
 
 
-def before1(t, w):
-    """t < w of single components."""
-    return t[0] < w[0]
+def before(t, w):
+    """Return whether t < w."""
+    *pairs, (a, b) = zip(t, w, strict=True)
+    found = a < b
+    for a, b in reversed(pairs):
+        found = (a < b) | ((a == b) & found)
+    return found
 
 
-def before2(t, w):
-    """t < w of pairs."""
-    return (t[0] < w[0]) | ((t[0] == w[0]) & (t[1] < w[1]))
-
-
-def before3(t, w):
-    """t < w of three components."""
-    last = (t[1] < w[1]) | ((t[1] == w[1]) & (t[2] < w[2]))
-    return (t[0] < w[0]) | ((t[0] == w[0]) & last)
-
-
-def before4(t, w):
-    """t < w of four components."""
-    last = (t[2] < w[2]) | ((t[2] == w[2]) & (t[3] < w[3]))
-    last = (t[1] < w[1]) | ((t[1] == w[1]) & last)
-    return (t[0] < w[0]) | ((t[0] == w[0]) & last)
-
-
-BEFORE = {1: before1, 2: before2, 3: before3, 4: before4}
-
-
-# The forms: `before` is another function in each of a family.
-
-
+@family("t* w*")
 def precedes(t, w):
-    """t < w, or w alone is NaN."""
+    """Return whether t < w, or w alone is NaN."""
     return before(t, w) | ((w[0] != w[0]) & (t[0] == t[0]))
 
 
-def does_not_follow(t, w):
-    """t <= w, or w is NaN."""
-    follows = before(w, t)
-    return ((t[0] == t[0]) & (w[0] == w[0]) & invert(follows)) | (w[0] != w[0])
-
-
-def does_not_precede(t, w):
-    """t >= w of numbers, or w is NaN."""
-    precedes = before(t, w)
-    return ((t[0] == t[0]) & (w[0] == w[0]) & invert(precedes)) | (w[0] != w[0])
-
-
+@family("t* w*")
 def falls_below(t, w):
-    """w < t, or w alone is NaN."""
+    """Return whether w < t, or w alone is NaN."""
     return before(w, t) | ((w[0] != w[0]) & (t[0] == t[0]))
 
 
-def _each(name, doc, form):
-    return {n: filled(form, f"{name}{n}", doc, before=f) for n, f in BEFORE.items()}
+@family("t* w*")
+def does_not_follow(t, w):
+    """Return whether t <= w, or w is NaN."""
+    return ((t[0] == t[0]) & (w[0] == w[0]) & invert(before(w, t))) | (w[0] != w[0])
 
 
-PRECEDES = _each("precedes", "t < w, NaN the largest.", precedes)
-FALLS_BELOW = _each("falls_below", "w < t, or w alone is NaN.", falls_below)
-DOES_NOT_FOLLOW = _each("does_not_follow", "t <= w, NaN the largest.", does_not_follow)
-DOES_NOT_PRECEDE = _each("does_not_precede", "t >= w, or w is NaN.", does_not_precede)
+@family("t* w*")
+def does_not_precede(t, w):
+    """Return whether t >= w of numbers, or w is NaN."""
+    return ((t[0] == t[0]) & (w[0] == w[0]) & invert(before(t, w))) | (w[0] != w[0])
 
 
 # Keys of narrow components, in float64: see `mcf.kernels.ordering`.
@@ -82,26 +63,13 @@ def summed(x, limit, huge):
     return where(inside, s, rn(s * huge)), where(inside, e, ZERO)
 
 
-def _alone(s, limit, huge):
-    return where((s < limit) & (neg(s) < limit), s, rn(s * huge))
-
-
-def summed_alone2(x, limit, huge):
-    """x0 + x1 where that is exact, infinity from `limit` on."""
-    return (_alone(rn(x[0] + x[1]), limit, huge),)
-
-
-def summed_alone3(x, limit, huge):
-    """x0 + x1 + x2 where that is exact."""
-    return (_alone(rn(rn(x[0] + x[1]) + x[2]), limit, huge),)
-
-
-def summed_alone4(x, limit, huge):
-    """x0 + x1 + x2 + x3 where that is exact."""
-    return (_alone(rn(rn(rn(x[0] + x[1]) + x[2]) + x[3]), limit, huge),)
-
-
-SUMMED_ALONE = {2: summed_alone2, 3: summed_alone3, 4: summed_alone4}
+@family("x* limit huge", (2, 3, 4))
+def summed_alone(x, limit, huge):
+    """Return the sum of x where it is exact, infinity from `limit` on."""
+    s, *rest = x
+    for c in rest:
+        s = rn(s + c)
+    return (where((s < limit) & (neg(s) < limit), s, rn(s * huge)),)
 
 
 def left_over(out_e):
@@ -121,42 +89,34 @@ def _sum(x):
     return s, rx(rx(x[0] - rx(s - t)) + rx(x[1] - t))
 
 
-def short_lt(x, y):
-    """1 where x < y, else 0."""
-    s, e = _sum(x)
-    t, f = _sum(y)
-    return (where((s < t) | ((s == t) & (e < f)), ONE, ZERO),)
+def _short(name, holds):
+    """Return a comparison of pairs, given whether it holds for (s, e) and (t, f)."""
+
+    def form(x, y):
+        return (where(holds(*_sum(x), *_sum(y)), ONE, ZERO),)
+
+    return recorded(f"short_{name}", form, {"x": 2, "y": 2}, f"1 where x {name} y, else 0.")
 
 
-def short_le(x, y):
-    """1 where x <= y, else 0."""
-    s, e = _sum(x)
-    t, f = _sum(y)
-    return (where((s < t) | ((s == t) & invert(e > f)), ONE, ZERO),)
+def _same(s, e, t, f):
+    return (s == t) & invert((e < f) | (e > f))
 
 
-def short_eq(x, y):
-    """1 where x = y, else 0."""
-    s, e = _sum(x)
-    t, f = _sum(y)
-    return (where((s == t) & invert((e < f) | (e > f)), ONE, ZERO),)
-
-
-def short_ne(x, y):
-    """0 where x = y, else 1."""
-    s, e = _sum(x)
-    t, f = _sum(y)
-    return (where((s == t) & invert((e < f) | (e > f)), ZERO, ONE),)
-
-
-SHORT = {"lt": short_lt, "le": short_le, "eq": short_eq, "ne": short_ne}
+_HOLDS = {
+    "lt": lambda s, e, t, f: (s < t) | ((s == t) & (e < f)),
+    "le": lambda s, e, t, f: (s < t) | ((s == t) & invert(e > f)),
+    "eq": _same,
+    "ne": lambda *sums: invert(_same(*sums)),
+}
+SHORT = Family(lambda name: _short(name, _HOLDS[name]), _HOLDS)
 
 
 # Tests whether an expansion is canonical, and canonical signs of its zeros.
 
 
-def _usual(x):
-    """Return whether x is what `canonical` of `mcf.convert.rounding` would return."""
+@family("x*", (2, 3, 4))
+def usual(x):
+    """Return whether x is finite and what `canonical` of `mcf.convert.rounding` would return."""
     found = rn(x[0] - x[0]) == ZERO
     for a, b in itertools.pairwise(x):
         found = found & (rn(a + b) == a)
@@ -168,15 +128,26 @@ def _usual(x):
     return found
 
 
-def _family(name, form, doc):
-    return {n: recorded(f"{name}{n}", form, {"x": n}, doc) for n in (2, 3, 4)}
+@family("x*", (2, 3, 4))
+def tidy(x):
+    """Return x with +0 for zeros below the first component."""
+    return x[0], *(rn(low + ZERO) for low in x[1:])
 
 
-USUAL = _family(
-    "usual",
-    _usual,
-    "Whether x is finite and each component the rounding of itself and those below.",
-)
-TIDY = _family(
-    "tidy", lambda x: (x[0], *(rn(low + ZERO) for low in x[1:])), "x, its low zeros positive."
-)
+# `isclose` by first components, where these suffice.
+
+
+def closeness(x, y, rtol, atol, margin, least):
+    """Return 1 if |x - y| < atol + rtol |y| is certain, 0 if it is certainly larger, else 2.
+
+    A number, also a tolerance, is within u |x0| of its first component, where u is the format's
+    unit roundoff. Each operation here has an error of at most u times its result. The total error
+    is at most `margin` = 16 u times the sum of the magnitudes, plus `least` where products are
+    subnormal. With infinities and NaN every comparison fails.
+    """
+    error = absolute(rn(x[0] - y[0]))
+    allowed = rn(rn(absolute(y[0]) * rtol[0]) + atol[0])
+    size = rn(rn(absolute(x[0]) + absolute(y[0])) + allowed)
+    around = rn(rn(size * margin[0]) + least[0])
+    near, far = rn(error + around) < allowed, rn(error - around) > allowed
+    return (where(near, ONE, where(far, ZERO, ONE + ONE)),)

@@ -18,6 +18,11 @@ class _Literal:
             return _Literal(f"({self.text} * {other.text})")
         return NotImplemented
 
+    def __sub__(self, other):
+        if isinstance(other, _Literal):
+            return _Literal(f"({self.text} - {other.text})")
+        return NotImplemented
+
 
 def _primitive(form):
     """Return a function that records itself on names of `mcf.kernels.statements` alone."""

@@ -124,3 +124,7 @@ def pair_times4(x, y):
     c4, d4 = two_prod(x1, y1)
     d6 = rn(rn(x0 * y3) + rn(x1 * y2))
     return collect4(a, b0, b1, b2, c1, c2, c3, c4, d3, d4, d6)
+
+
+# Algorithms by number of components.
+PRODUCT = {1: product1, 2: product2, 3: product3, 4: product4}

@@ -7,7 +7,7 @@ add an error of 3 u times the correction. With four components one more digit pr
 """
 
 from mcf.kernels.algorithms.pairs import scale
-from mcf.kernels.algorithms.primitives import div, neg, rn
+from mcf.kernels.algorithms.primitives import ONE, div, neg, rn
 from mcf.kernels.algorithms.products import pair_times3, pair_times4
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
 
@@ -135,33 +135,39 @@ def quotient4(x, y):
     return corrected4(q0, q1, q2, q3, q4)
 
 
-def inverse2(y, one):
+def inverse2(y):
     """Return 1 / y of a pair, as in `quotient2`."""
     y0, y1 = y
-    q = rn(div(one, y0))
+    q = rn(div(ONE, y0))
     r0, r1 = scale(y0, y1, q)
-    return fast_two_sum(q, rn(div(rn(rn(one - r0) - r1), y0)))
+    return fast_two_sum(q, rn(div(rn(rn(ONE - r0) - r1), y0)))
 
 
-def inverse3(y, one):
+def inverse3(y):
     """Return 1 / y of a triple, as in `quotient3`."""
     y0, y1 = y[0], y[1]
-    q0, q1 = inverse2((y0, y1), one)
+    q0, q1 = inverse2((y0, y1))
     p0, p1, p2 = pair_times3((q0, q1), y)
     # Both differences are exact, as in `rest3`.
-    r = two_sum(rn(rn(one - p0) - p1), neg(p2))
+    r = two_sum(rn(rn(ONE - p0) - p1), neg(p2))
     q2, q3 = quotient2(r, (y0, y1))
     return corrected3(q0, q1, q2, q3)
 
 
-def inverse4(y, one):
+def inverse4(y):
     """Return 1 / y of four components, as in `quotient4`."""
     y0, y1, y2 = y[0], y[1], y[2]
-    q0, q1 = inverse2((y0, y1), one)
+    q0, q1 = inverse2((y0, y1))
     p0, p1, p2, p3 = pair_times4((q0, q1), y)
-    r0, r1 = two_sum(rn(rn(one - p0) - p1), neg(p2))
+    r0, r1 = two_sum(rn(rn(ONE - p0) - p1), neg(p2))
     r1, r2 = two_sum(r1, neg(p3))
     r0, r1 = two_sum(r0, r1)
     q2 = rn(div(r0, y0))
     q3, q4 = quotient2(reduced((r0, r1, r2), q2, (y0, y1, y2)), (y0, y1))
     return corrected4(q0, q1, q2, q3, q4)
+
+
+# Algorithms by number of components.
+QUOTIENT = {1: quotient1, 2: quotient2, 3: quotient3, 4: quotient4}
+INVERSE = {2: inverse2, 3: inverse3, 4: inverse4}
+OVER_FLOAT = {2: by_float2}

@@ -1,6 +1,6 @@
 """Formulas of Householder reflections on expansions, by number of components."""
 
-from mcf.kernels.algorithms.ieee import DIV, MINUS, SQRT, SUB, each
+from mcf.kernels.algorithms.ieee import DIV, SQRT, SUB, negated
 from mcf.kernels.algorithms.primitives import (
     ONE,
     ZERO,
@@ -14,61 +14,64 @@ from mcf.kernels.algorithms.primitives import (
     where,
     whole,
 )
+from mcf.kernels.algorithms.selection import either, turned
+from mcf.kernels.algorithms.transforms import finite_only
 from mcf.kernels.statements import family
 
+# Complex numbers have up to 8 components.
+UP_TO_8 = range(1, 9)
 
-def reflector(first, squares, flat):
+
+def one(x):
+    """Return 1 with as many components as x."""
+    return (ONE, *zero(x[1:]))
+
+
+def zero(x):
+    """Return 0 with as many components as x."""
+    return (ZERO,) * len(x)
+
+
+@family("first* squares* flat", root=SQRT, difference=SUB, quotient=DIV)
+def reflector(first, squares, flat, root, difference, quotient):
     """Return the divisor of x below its first number, and tau; squares = x^T x.
 
     With beta = -sign(x_0) |x| these are x_0 - beta and (beta - x_0) / beta, but 1 and 0 if `flat`,
     i.e. all of x below is zero.
     """
     norm = root(squares)
-    beta = chosen(first[0] > ZERO, minus(norm), norm)
+    beta = turned(first[0] > ZERO, norm)
     gap = difference(first, beta)
-    tau = minus(quotient(gap, chosen(flat, one(beta), beta)))
-    return chosen(flat, one(gap), gap), chosen(flat, zero(tau), tau)
+    tau = negated(quotient(gap, either(flat, one(beta), beta)))
+    return either(flat, one(gap), gap), either(flat, zero(tau), tau)
 
 
-def _chosen(c, x, y):
-    return tuple(where(c, a, b) for a, b in zip(x, y, strict=True))
+@family("c x* y*", UP_TO_8)
+def chosen(c, x, y):
+    """Return x where c, else y."""
+    return either(c, x, y)
 
 
-def _scaled(x, more, main):
-    h = [rn(rn(a * more) * main) for a in x]
-    finite = rn(h[0] - h[0]) == ZERO
-    return h[0], *(where(finite, low, ZERO) for low in h[1:])
-
-
-# Complex numbers have up to 8 components.
-UP_TO_8 = range(1, 9)
-CHOSEN = family("chosen", _chosen, "c x* y*", "x where c, else y.", UP_TO_8)
 # Registers shaped like x: a literal is not a register on every executor.
-ONE_LIKE = family("one_like", lambda x: (ONE, *[ZERO] * (len(x) - 1)), "x*", "1.", UP_TO_8)
-ZERO_LIKE = family("zero_like", lambda x: (ZERO,) * len(x), "x*", "0.", UP_TO_8)
-SCALED = family(
-    "scaled",
-    _scaled,
-    "x* more main",
-    "x more main, without low components where the leading one is not finite.",
-)
-REFLECTOR = each(
-    "reflector",
-    "What x is divided by below its first number, and tau.",
-    reflector,
-    root=SQRT,
-    minus=MINUS,
-    difference=SUB,
-    quotient=DIV,
-    chosen=CHOSEN,
-    one=ONE_LIKE,
-    zero=ZERO_LIKE,
-)
+one_like, zero_like = family("x*", UP_TO_8)(one), family("x*", UP_TO_8)(zero)
 
-TIMES = family(
-    "times", lambda x, y: tuple(rn(a * y) for a in x), "x* y", "x y for a power of two y."
-)
-HALVED = family("halved", lambda x: tuple(rn(a * const(0.5)) for a in x), "x*", "x / 2.", UP_TO_8)
+
+@family("x* more main")
+def scaled(x, more, main):
+    """Return x more main, without low components where the leading one is not finite."""
+    return finite_only([rn(rn(a * more) * main) for a in x])
+
+
+@family("x* y")
+def times(x, y):
+    """Return x y for a power of two y."""
+    return tuple(rn(a * y) for a in x)
+
+
+@family("x*", UP_TO_8)
+def halved(x):
+    """Return x / 2."""
+    return tuple(rn(a * const(0.5)) for a in x)
 
 
 def powers(largest):

@@ -64,3 +64,7 @@ def root4(x):
     # (s + s2)^2 = s^2 + s2 (2 s + s2)
     s3, s4 = quotient2(reduced(r, s2, (d0, d1, s2)), (d0, d1))
     return corrected4(s0, s1, s2, s3, s4)
+
+
+# Algorithms by number of components.
+ROOT = {1: root1, 2: root2, 3: root3, 4: root4}

@@ -1,6 +1,6 @@
 """Jacobi rotations of two rows, of one float64 component or of several."""
 
-from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MINUS, MUL, RECIPROCAL, SQRT, SUB, each
+from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MUL, RECIPROCAL, SQRT, SUB, negated
 from mcf.kernels.algorithms.primitives import (
     ONE,
     ZERO,
@@ -14,7 +14,8 @@ from mcf.kernels.algorithms.primitives import (
     where,
     whole,
 )
-from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, ZERO_LIKE
+from mcf.kernels.algorithms.reflection import one, zero
+from mcf.kernels.algorithms.selection import either, turned
 from mcf.kernels.statements import family
 
 
@@ -57,46 +58,41 @@ def rotated1(c, s, x, y):
     return (first,), (rn(rn(s[0] * x[0]) + rn(c[0] * y[0])),)
 
 
-def rotation_of_several(a, b, g, tolerance):
+def twice(x):
+    """Return 2 x."""
+    return tuple(rn(const(2.0) * a) for a in x)
+
+
+def tangent(wanted, z, root, total, inverse, fma):
+    """Return sign(z) / (|z| + sqrt(1 + z^2)) where `wanted`, else 0, and its cosine."""
+    negative = bits64(z[0]) < whole(0)
+    t = inverse(total(turned(negative, z), root(fma(z, z, one(z)))))
+    t = either(wanted, turned(negative, t), zero(t))
+    return t, inverse(root(fma(t, t, one(t))))
+
+
+SEVERAL = (2, 3, 4)
+TANGENT = {"root": SQRT, "total": ADD, "inverse": RECIPROCAL, "fma": FMA}
+
+
+@family("a* b* g* tolerance", SEVERAL, quotient=DIV, difference=SUB, product=MUL, **TANGENT)
+def rotation(a, b, g, tolerance, quotient, difference, product, **tangents):
     """Return cosine, sine, |cos| and |t| as `rotation1` does, in expansions."""
     cosine = angle(a, b, g)
     wanted = cosine > tolerance
-    z = quotient(difference(b, a), twice(chosen(wanted, g, one(g))))
-    negative = bits64(z[0]) < whole(0)
-    size = chosen(negative, minus(z), z)
-    t = inverse(total(size, root(fma(z, z, one(z)))), ONE)
-    t = chosen(wanted, chosen(negative, minus(t), t), zero(t))
-    c = inverse(root(fma(t, t, one(t))), ONE)
+    z = quotient(difference(b, a), twice(either(wanted, g, one(g))))
+    t, c = tangent(wanted, z, **tangents)
     return c, product(t, c), cosine, absolute(t[0])
 
 
-def rotated_several(c, s, x, y):
+@family("c* s* x* y*", SEVERAL, fma=FMA, product=MUL)
+def rotated(c, s, x, y, fma, product):
     """Return c x - s y and s x + c y, in expansions."""
-    return fma(c, x, product(minus(s), y)), fma(s, x, product(c, y))
+    return fma(c, x, product(negated(s), y)), fma(s, x, product(c, y))
 
 
-TWICE = family("twice", lambda x: tuple(rn(const(2.0) * a) for a in x), "x*", "2 x.")
-SEVERAL = {
-    "fma": {n: FMA[n] for n in (2, 3, 4)},
-    "product": MUL,
-    "minus": MINUS,
-}
-ROTATION = {1: rotation1} | each(
-    "rotation",
-    "Cosine and sine that make two rows orthogonal, |cos| of their angle, |t|.",
-    rotation_of_several,
-    **SEVERAL,
-    quotient=DIV,
-    difference=SUB,
-    total=ADD,
-    inverse=RECIPROCAL,
-    root=SQRT,
-    twice=TWICE,
-    chosen=CHOSEN,
-    one=ONE_LIKE,
-    zero=ZERO_LIKE,
-)
-ROTATED = {1: rotated1} | each("rotated", "c x - s y and s x + c y.", rotated_several, **SEVERAL)
+rotation = {1: rotation1} | rotation
+rotated = {1: rotated1} | rotated
 
 
 def converged(cosine, tangent, rows, tolerance):

@@ -115,3 +115,8 @@ def pair_square4(x):
     b1, c0 = two_prod(x0, x1)
     c1, low = two_square(x1)
     return gather4(a, b0, rn(b1 + b1), rn(c0 + c0), c1, low)
+
+
+# Algorithms by number of components.
+SQUARED = {1: squared1, 2: squared2, 3: squared3, 4: squared4}
+TIMES_FLOAT = {2: times_float2, 3: times_float3, 4: times_float4}

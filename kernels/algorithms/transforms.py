@@ -1,6 +1,6 @@
 """Error-free transforms: a rounded result and its rounding error, as two components."""
 
-from mcf.kernels.algorithms.primitives import SPLITTER, fms, neg, rc, rn, rx
+from mcf.kernels.algorithms.primitives import SPLITTER, ZERO, fms, neg, rc, rn, rx, where
 
 
 def two_sum(a, b):
@@ -56,3 +56,12 @@ def two_square(a):
     """
     p = rn(a * a)
     return p, neg(fms(neg(a), a, neg(p)))
+
+
+def finite_only(x):
+    """Return components whose low ones become 0 where the leading one is not finite.
+
+    For recorded formulas: the number of components is known when a formula is recorded.
+    """
+    finite = rn(x[0] - x[0]) == ZERO
+    return x[0], *(where(finite, low, ZERO) for low in x[1:])

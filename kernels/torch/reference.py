@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from mcf.kernels import fold, streams
+from mcf.kernels import fold
 from mcf.kernels.bind import Binder
-from mcf.kernels.elementwise import DRAWN, Elementwise, Field, parameters
+from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.executor import Executor
 from mcf.kernels.fold import CHUNK, GROUP, LANES, STEP, Fold
-from mcf.kernels.formats import Format
 from mcf.kernels.layouts import sums_of_nothing
+from mcf.kernels.statements import written
 from mcf.kernels.torch.registers import primitives, rounding
 
 # Block sizes bound the memory of intermediate results, and keep them in cache on a CPU.
@@ -38,52 +37,33 @@ class Reference(Executor):
         scalars: Tensor,
         live: Tensor | None = None,
     ) -> Tensor | None:
-        bind = _bindings(spec.register, spec.arithmetic, spec.roundings, spec.slots)
-        function = bind(spec.function)
-        sum_terms = bind(spec.sums) if spec.sums is not None else None
-        helpers = {name: bind(each) for name, each in spec.helpers().items()}
-        corrected, correction = "", ""
-        if spec.correction is not None:
-            corrected, formula = spec.correction
-            correction = spec.call_of(formula)
-        fields = {f.name: f for f in spec.fields}
-        kind, home = spec.register.dtype, rows[0][0].device
-        total = sums_of_nothing(spec, len(rows), home)
+        function = _function_of(spec)
+        names = [f.name for f in spec.fields]
+        read = [k for k, f in enumerate(spec.fields) if f.read]
+        stores = [names.index(field) for _, field in spec.stores]
+        kind = spec.register.dtype
+        total = sums_of_nothing(spec, len(rows), rows[0][0].device)
         numbers = scalars.to(kind)
         for k, row in enumerate(rows):
-            device = row[0].device
-            size = row[0].numel()
-            flat = {f.name: _flat(t) for f, t in zip(spec.fields, row, strict=True)}
-            constants = {
-                name: numbers[k, j].to(device=device) for j, name in enumerate(spec.scalars)
-            }
-            constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
+            device, size = row[0].device, row[0].numel()
+            flat = [_flat(t) for t in row]
+            constants = [numbers[k, j].to(device=device) for j in range(len(spec.scalars))]
+            constants.append(torch.zeros((), dtype=kind, device=device))
             block = BLOCK.get(device.type, DEVICE_BLOCK)
             for start in range(0, size, block):
                 part = slice(start, min(start + block, size))
-                values = {f.name: _read(f, flat[f.name], part, kind) for f in spec.fields if f.read}
-                values |= constants
-                for code in (c for c in spec.codes if fields[c.field].read):
-                    given = [values[name] for name in (code.field, *code.beside)]
-                    values[code.field] = helpers[f"decode_{code.field}"](*given)
+                i: Tensor | None = None
                 if spec.random:
-                    end = min(start + block, size)
-                    index = torch.arange(start, end, device=device).to(torch.int32)
-                    values |= _drawn(spec, helpers, index, constants)
-                out = function(*[spec.argument(p, values) for p in parameters(spec.function)])
-                values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}
-                for result, field in spec.ordered_stores():
-                    if result == corrected:
-                        values[f"out_{result}"] = helpers["correct"](*_named(correction, values))
-                    kept, rounded = _kept(spec, helpers, values, result, fields[field])
-                    values |= {f"new_{field}": rounded, f"kept_{field}": kept}
-                    cells, stored = _cells(fields[field], part), _packed(fields[field], kept)
-                    stored = stored.to(flat[field].dtype)
+                    i = torch.arange(start, part.stop, device=device).to(torch.int32)
+                given = [_read(spec.fields[j], flat[j], part, kind) for j in read]
+                stored, terms = function(i, *given, *constants)
+                for j, number in zip(stores, stored, strict=True):
+                    cells = _cells(spec.fields[j], part)
+                    kept = _packed(spec.fields[j], number).to(flat[j].dtype)
                     if live is not None:
-                        stored = torch.where(live != 0, stored, flat[field][cells])
-                    flat[field][cells] = stored
-                if spec.sums is not None and sum_terms is not None and total is not None:
-                    terms = sum_terms(*_named(spec.call_of(spec.sums), values))
+                        kept = torch.where(live != 0, kept, flat[j][cells])
+                    flat[j][cells] = kept
+                if total is not None:
                     sums = torch.stack([t.sum(dtype=torch.float64) for t in terms])
                     total[k] += sums if live is None else torch.where(live != 0, sums, 0.0)
         return total
@@ -112,8 +92,31 @@ class Reference(Executor):
 
 
 @functools.cache
-def _bindings(register: Format, arithmetic: Format, roundings: Any, slots: Any) -> Binder:
-    return Binder(lambda f: f, primitives(register, arithmetic, dict(roundings)), dict(slots))
+def _function_of(spec: Elementwise) -> Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]]:
+    """Return a kernel's statements as a function of an index, fields, scalars and zero.
+
+    It returns what is stored, in the order of `stores`, and the terms of sums.
+    """
+    table = primitives(spec.register, spec.arithmetic, dict(spec.roundings))
+    bind = Binder(lambda f: f, table, dict(spec.slots))
+    names = {name: bind(f) for name, f in ({"function": spec.function} | spec.helpers()).items()}
+    coded = {code.field for code in spec.codes}
+    for f in spec.fields:
+        if f.written and f.name not in coded:
+            names[f"round_{f.name}"] = rounding(spec.register, f.format)
+    stored, terms = ", ".join(spec.kept(field) for _, field in spec.stores), "()"
+    if spec.sums is not None:
+        names["sum_terms"], terms = bind(spec.sums), f"sum_terms({spec.call_of(spec.sums)})"
+    lines = [
+        *spec.decode_statements(),
+        *spec.draw_statements("i"),
+        f"{spec.outputs()} = function({spec.call()})",
+        *spec.store_statements(),
+        f"return ({stored},), {terms}",
+    ]
+    given = ("i", *(f.name for f in spec.fields if f.read), *spec.scalars, "ZERO")
+    filename = f"<mcf torch {spec.name}>"
+    return written("block", ", ".join(given), lines, "A block.", filename, **names)
 
 
 def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> Tensor:
@@ -136,50 +139,6 @@ def _packed(field: Field, kept: Tensor) -> Tensor:
         return kept
     first, second = kept.to(torch.uint8).view(-1, 2).unbind(-1)
     return first | second << 4
-
-
-def _drawn(
-    spec: Elementwise,
-    helpers: Mapping[str, Callable[..., Any]],
-    index: Tensor,
-    constants: Mapping[str, Tensor],
-) -> dict[str, Tensor]:
-    """Return the random bits of some elements, by their names in generated code."""
-    found = {}
-    if "draw" in helpers:
-        found["random"] = helpers["draw"](index, *(constants[s] for s in streams.WEIGHT))
-    if "draw_pair" in helpers:
-        pair = helpers["draw_pair"](index, *(constants[s] for s in streams.MOMENTS))
-        found |= dict(zip((DRAWN["first"], DRAWN["second"]), pair, strict=True))
-    return found
-
-
-def _kept(
-    spec: Elementwise,
-    helpers: Mapping[str, Callable[..., Any]],
-    values: Mapping[str, Tensor],
-    result: str,
-    field: Field,
-) -> tuple[Tensor, Tensor]:
-    """Return the stored form of a result, and the number that it represents."""
-    number, random = values[f"out_{result}"], values.get(DRAWN[field.draw])
-    for code in spec.codes:
-        if code.field == field.name:
-            results = {name: r for r, name in spec.stores}
-            given = [x for b in code.beside for x in (f"out_{results[b]}", spec.kept(b))]
-            kept = helpers[f"encode_{code.field}"](number, random, *(values[x] for x in given))
-            beside = [values[f"new_{b}"] for b in code.beside]
-            return kept, helpers[f"decode_{code.field}"](kept, *beside)
-    if field.rounding is not None:
-        rounded = helpers[f"stochastic_{field.name}"](number, random)
-    else:
-        rounded = rounding(spec.register, field.format)(number)
-    return rounded, rounded
-
-
-def _named(call: str, values: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the arguments of a call in generated code."""
-    return [values[name] for name in call.split(", ")]
 
 
 def _flat(t: Tensor) -> Tensor:

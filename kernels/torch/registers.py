@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.formats import FP32, FP64, INT8, INT16, INT32, Format
+from mcf.kernels.formats import FP32, FP64, INT8, INT16, INT32, Format, power_of_two
 from mcf.kernels.register_choice import chosen
-from mcf.kernels.scaling import power_of_two
 
 Rounding = Callable[[Tensor], Tensor]
 
@@ -98,21 +97,13 @@ def _sqrt(x: Tensor) -> Tensor:
     return torch.sqrt(x)
 
 
-def _bits(x: Tensor) -> Tensor:
-    return x.contiguous().view(torch.int32)
-
-
-def _from_bits(w: Tensor) -> Tensor:
-    return w.view(torch.float32)
-
-
 def _shift_right(a: Tensor, count: int) -> Tensor:
     return (a >> count) & ((1 << (32 - count)) - 1) if count else a
 
 
 WORDS: dict[str, Any] = {
-    "bits": _bits,
-    "from_bits": _from_bits,
+    "bits": lambda x: x.contiguous().view(torch.int32),
+    "from_bits": lambda w: w.view(torch.float32),
     "word": lambda x: x.to(torch.int32),
     "number": lambda w: w.to(torch.float32),
     "wadd": torch.add,
@@ -132,26 +123,22 @@ def _literal(x: float, dtype: torch.dtype, sign: float) -> Tensor:
     return torch.tensor(x, dtype=dtype, device="cpu")
 
 
-def _const(x: float) -> Tensor:
+def _const(dtype: torch.dtype) -> Callable[[float], Tensor]:
     # A zero-dimensional tensor combines with tensors of any device. 0.0 == -0.0 as cache keys, so
     # the sign is a key too.
-    return _literal(x, torch.float64, math.copysign(1.0, x))
-
-
-def _const_fp32(x: float) -> Tensor:
-    return _literal(x, torch.float32, math.copysign(1.0, x))
+    return lambda x: _literal(x, dtype, math.copysign(1.0, x))
 
 
 # Longs have 32 bits if registers are float32.
 SHORT_LONGS: dict[str, Any] = {
-    "const": _const_fp32,
+    "const": _const(torch.float32),
     "whole": lambda k: _literal(k, torch.int32, 1.0),
     "long": lambda x: x.to(torch.int32),
     "floating": lambda w: w.to(torch.float32),
 }
 
 LONGS: dict[str, Any] = {
-    "const": _const,
+    "const": _const(torch.float64),
     "whole": lambda k: _literal(k, torch.int64, 1.0),
     "bits64": lambda x: x.contiguous().view(torch.int64),
     "from_bits64": lambda w: w.view(torch.float64),

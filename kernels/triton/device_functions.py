@@ -3,81 +3,106 @@
 from __future__ import annotations
 
 import functools
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 import triton.language as tl
 
+from mcf.kernels.algorithms import primitives
 from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import Binder
+from mcf.kernels.elementwise import parameters
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.operators import TRANSFORMS
+from mcf.kernels.statements import written
 from mcf.kernels.torch.registers import primitives as reference
 from mcf.kernels.triton.code_instructions import own
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.register_rounding import jit, rounding
-from mcf.kernels.triton.register_words import WORDS
+from mcf.kernels.triton.register_rounding import assembly, jit, rounding
 
 
-def _neg(x):
-    return x * -1.0
+def _nearest(bits: int, shift: float) -> str:
+    """Return the nearest integer of x, with its sign, as an expression: Triton has no rint.
+
+    From `shift` on every number is whole; below, x + shift is.
+    """
+    magnitude = f"tl.where(tl.abs(x) < {shift}, tl.abs(x) + {shift} - {shift}, tl.abs(x))"
+    sign = f"x.to(tl.int{bits}, bitcast=True) >> {bits - 1} << {bits - 1}"
+    return f"({magnitude}.to(tl.int{bits}, bitcast=True) | {sign}).to(tl.float{bits}, bitcast=True)"
 
 
-def _div(a, b):
-    return tl.div_rn(a, b)
+# Primitives as expressions of their parameters. Words are int32 tensors, longs int64 tensors.
+_EXPRESSIONS = {
+    "neg": "x * -1.0",
+    # On float64 `/` is the correctly rounded division.
+    "div": "a / b",
+    "sqrt": "tl.sqrt(x)",
+    "where": "tl.where(condition, a, b)",
+    "lesser": "tl.where(a < b, a, b)",
+    "greater": "tl.where(a > b, a, b)",
+    "unless_payload": "tl.where(x == x, rounded, quiet)",
+    "signed": "x.to(tl.int64, bitcast=True) < 0",
+    "bits": "x.to(tl.int32, bitcast=True)",
+    "from_bits": "w.to(tl.float32, bitcast=True)",
+    "word": "x.to(tl.int32)",
+    "number": "w.to(tl.float32)",
+    "wadd": "a + b",
+    "wsub": "a - b",
+    "wmul": "a * b",
+    "wand": "a & b",
+    "wor": "a | b",
+    "wxor": "a ^ b",
+    "wshl": "a << count",
+    "wshr": "(a.to(tl.uint32, bitcast=True) >> count).to(tl.int32, bitcast=True)",
+    "wsar": "a >> count",
+    "const": "tl.full((), x, tl.float64)",
+    "whole": "tl.full((), k, tl.int64)",
+    "bits64": "x.to(tl.int64, bitcast=True)",
+    "from_bits64": "w.to(tl.float64, bitcast=True)",
+    "long": "x.to(tl.int64)",
+    "floating": "w.to(tl.float64)",
+    "floor": "tl.floor(x)",
+    "rint": _nearest(64, 2.0**52),
+    "absolute": "tl.abs(x)",
+    "gather": "tl.load(table + index)",
+    "invert": "condition == 0",
+}
+# Those that differ if registers are float32: longs are int32 tensors.
+_SHORT_EXPRESSIONS = {
+    "div": "tl.div_rn(a, b)",
+    "sqrt": "tl.sqrt_rn(x)",
+    "signed": "x.to(tl.int32, bitcast=True) < 0",
+    "const": "tl.full((), x, tl.float32)",
+    "whole": "tl.full((), k, tl.int32)",
+    "long": "x.to(tl.int32)",
+    "floating": "w.to(tl.float32)",
+    "rint": _nearest(32, 2.0**23),
+    # The hardware's floor on NVIDIA GPUs treats subnormal numbers as 0, but floor(-2**-130) is -1.
+    "floor": f"nearest = {_nearest(32, 2.0**23)}; tl.where(nearest > x, nearest - 1.0, nearest)",
+}
+# Those that differ on NVIDIA GPUs. `min.f32` and `max.f32` return the other operand for a NaN and
+# keep subnormal numbers (PTX ISA, "Floating Point Instructions"). They order -0 before +0, which
+# `lesser` and `greater` leave open.
+_NVIDIA_EXPRESSIONS = {
+    "lesser": "tl.minimum(a, b, tl.PropagateNan.NONE)",
+    "greater": "tl.maximum(a, b, tl.PropagateNan.NONE)",
+}
+# `div_rn` and `sqrt_rn` flush subnormal numbers to zero before Triton 3.6.
+_NVIDIA_SHORT_EXPRESSIONS = {
+    "div": assembly("div.rn.f32 $0, $1, $2;", "=f,f,f", "a, b"),
+    "sqrt": assembly("sqrt.rn.f32 $0, $1;", "=f,f", "x"),
+}
 
 
-def _div_cuda(a, b):
-    # `div_rn` and `sqrt_rn` flush subnormal numbers to zero before Triton 3.6.
-    return tl.inline_asm_elementwise(
-        "div.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], tl.float32, is_pure=True, pack=1
-    )
-
-
-def _div_fp64(a, b):
-    # `div_rn` is float32 only; on float64 `/` is the correctly rounded division.
-    return a / b
-
-
-def _sqrt(x):
-    return tl.sqrt_rn(x)
-
-
-def _sqrt_cuda(x):
-    return tl.inline_asm_elementwise(
-        "sqrt.rn.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
-    )
-
-
-def _sqrt_fp64(x):
-    return tl.sqrt(x)
-
-
-def _where(condition, a, b):
-    return tl.where(condition, a, b)
-
-
-def _lesser(a, b):
-    return tl.where(a < b, a, b)
-
-
-def _lesser_cuda(a, b):
-    # `min.f32` returns the other operand for a NaN and keeps subnormal numbers (PTX ISA, "Floating
-    # Point Instructions"). It orders -0 before +0, which `lesser` leaves open.
-    return tl.minimum(a, b, tl.PropagateNan.NONE)
-
-
-def _greater(a, b):
-    return tl.where(a > b, a, b)
-
-
-def _greater_cuda(a, b):
-    # `max.f32`; see `_lesser_cuda`.
-    return tl.maximum(a, b, tl.PropagateNan.NONE)
-
-
-def _unless_payload(x, rounded, quiet):
-    return tl.where(x == x, rounded, quiet)
+@functools.cache
+def _function(name: str, expression: str) -> FunctionType:
+    """Return a primitive as a function; statements separated by "; " precede the result."""
+    form = getattr(primitives, name).__wrapped__
+    *before, result = expression.split("; ")
+    body = [*before, f"return {result}"]
+    return written(f"_{name}", ", ".join(parameters(form)), body, form.__doc__, tl=tl)
 
 
 def _fms_fma(a, b, c):
@@ -120,89 +145,6 @@ def _fms_interpreted(a, b, c):
     return tl.tensor(type(like.handle)(exact.numpy(), like.handle.dtype), like.type)
 
 
-def _signed_fp32(x):
-    return x.to(tl.int32, bitcast=True) < 0
-
-
-def _signed_fp64(x):
-    return x.to(tl.int64, bitcast=True) < 0
-
-
-# Longs are int64 tensors if registers are float64.
-
-
-def _const(x):
-    return tl.full((), x, tl.float64)
-
-
-def _whole(k):
-    return tl.full((), k, tl.int64)
-
-
-def _const_fp32(x):
-    return tl.full((), x, tl.float32)
-
-
-def _whole_fp32(k):
-    return tl.full((), k, tl.int32)
-
-
-def _bits64(x):
-    return x.to(tl.int64, bitcast=True)
-
-
-def _from_bits64(w):
-    return w.to(tl.float64, bitcast=True)
-
-
-def _long(x):
-    return x.to(tl.int64)
-
-
-def _floating(w):
-    return w.to(tl.float64)
-
-
-def _floor(x):
-    return tl.floor(x)
-
-
-def _rint(x):
-    # Triton has no rint. From 2**52 on every number is whole; below, x + 2**52 is.
-    magnitude = tl.abs(x)
-    shift = 4503599627370496.0
-    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
-    sign = (x.to(tl.int64, bitcast=True) >> 63) << 63
-    return (nearest.to(tl.int64, bitcast=True) | sign).to(tl.float64, bitcast=True)
-
-
-def _rint_fp32(x):
-    # From 2**23 on every number is whole.
-    magnitude = tl.abs(x)
-    shift = 8388608.0
-    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
-    sign = (x.to(tl.int32, bitcast=True) >> 31) << 31
-    return (nearest.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
-
-
-def _floor_fp32(x):
-    # The hardware's floor on NVIDIA GPUs treats subnormal numbers as 0, but floor(-2**-130) is -1.
-    magnitude = tl.abs(x)
-    shift = 8388608.0
-    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
-    sign = (x.to(tl.int32, bitcast=True) >> 31) << 31
-    nearest = (nearest.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
-    return tl.where(nearest > x, nearest - 1.0, nearest)
-
-
-def _absolute(x):
-    return tl.abs(x)
-
-
-def _gather(table, index):
-    return tl.load(table + index)
-
-
 def _gather_cuda(table, index):
     """Load a table entry by inline assembly, which Triton treats as arithmetic: see `_blocks`."""
     if not index.type.is_block():
@@ -227,36 +169,6 @@ def _gather_cuda(table, index):
         )
 
 
-def _invert(condition):
-    return condition == 0
-
-
-LONGS = {
-    "const": _const,
-    "whole": _whole,
-    "bits64": _bits64,
-    "from_bits64": _from_bits64,
-    "long": _long,
-    "floating": _floating,
-    "floor": _floor,
-    "rint": _rint,
-    "absolute": _absolute,
-    "gather": _gather,
-    "invert": _invert,
-}
-
-
-# Longs have 32 bits if registers are float32.
-SHORT_LONGS = {
-    "const": _const_fp32,
-    "whole": _whole_fp32,
-    "long": WORDS["word"],
-    "floating": WORDS["number"],
-    "rint": _rint_fp32,
-    "floor": _floor_fp32,
-}
-
-
 @functools.cache
 def binder(
     register: Format, arithmetic: Format, roundings: Any, slots: Any, dialect: Dialect
@@ -268,27 +180,18 @@ def binder(
     interpret = dialect is Dialect.INTERPRETER
     wrap = (lambda f: f) if interpret else jit
     constant = float if interpret else tl.constexpr
-    divide, root = _div_fp64, _sqrt_fp64
-    if register == FP32:
-        divide, root = (_div_cuda, _sqrt_cuda) if dialect.nvidia else (_div, _sqrt)
-    bound = {
+    expressions = _EXPRESSIONS | (_SHORT_EXPRESSIONS if register == FP32 else {})
+    if dialect.nvidia:
+        expressions |= _NVIDIA_EXPRESSIONS
+        expressions |= _NVIDIA_SHORT_EXPRESSIONS if register == FP32 else {}
+    bound: dict[str, Any] = {name: _function(name, e) for name, e in expressions.items()}
+    if dialect.nvidia:
+        bound["gather"] = _gather_cuda
+    bound |= {
         "rn": rounding(register, arithmetic, dialect),
         "rx": rounding(register, register, dialect),
-        "div": divide,
-        "sqrt": root,
-        "where": _where,
-        "lesser": _lesser,
-        "greater": _greater,
-        "unless_payload": _unless_payload,
-        "neg": _neg,
-        "signed": _signed_fp32 if register == FP32 else _signed_fp64,
-        **WORDS,
-        **LONGS,
-        **(SHORT_LONGS if register == FP32 else {}),
         **{name: rounding(register, fmt, dialect) for name, fmt in roundings},
     }
-    if dialect.nvidia:
-        bound |= {"gather": _gather_cuda, "lesser": _lesser_cuda, "greater": _greater_cuda}
     table = {name: wrap(f) for name, f in bound.items()}
     if arithmetic in (BF16, FP16):
         table["fms"] = Binder(wrap, table)(_fms_of_16_bits)
@@ -305,3 +208,9 @@ def binder(
     }
     table |= {name: constant(value) for name, value in constants.items()}
     return Binder(wrap, table, dict(slots), own(dialect))
+
+
+def transforms(fmt: Format) -> list[Any]:
+    """Return the algorithms on components of a format, as device functions of this process."""
+    bind = binder(FP32, fmt, (("rc", fmt),), (), Dialect.of_process())
+    return [bind(operation.algorithms[1]) for operation in TRANSFORMS]

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from mcf.kernels.algorithms.families import listed
+from mcf.kernels.statements import listed
 from mcf.kernels.triton.dialect import Dialect, current
 
 THREADS = 128

@@ -164,8 +164,7 @@ def _overlaps(text: KernelText, terms: int, state: int) -> None:
 @functools.cache
 def kernel(spec: Reflection, dialect: Dialect) -> Any:
     """Return the kernel of a declaration."""
-    sums = spec.products
-    algorithms = {name: getattr(sums, name) for name in ("term", "merge", "combine", "settle")}
+    algorithms = dict(spec.products.fold)
     for name in ("scaled", "reflector", "quotient", "product", "minus", "update"):
         algorithms[name] = getattr(spec, name)
     return build(source(spec), f"reflection {spec.terms}", FP64, algorithms, dialect)

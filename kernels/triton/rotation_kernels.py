@@ -190,8 +190,7 @@ def _halves(text: KernelText, spec: Rotations) -> None:
 @functools.cache
 def kernel(spec: Rotations, dialect: Dialect) -> Any:
     """Return the kernel of a declaration."""
-    sums = spec.products
-    algorithms = {name: getattr(sums, name) for name in ("term", "merge", "combine", "settle")}
+    algorithms = dict(spec.products.fold)
     for name in ("rotation", "rotated", "converged"):
         algorithms[name] = getattr(spec, name)
     gone = torch.tensor(VANISHED, dtype=torch.float64, device="cpu").view(torch.int64).item()

@@ -27,13 +27,15 @@ from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import MCFTensor, fresh, wrap
 from mcf.kernels import operations
 from mcf.kernels.algorithms import complex_numbers
-from mcf.kernels.complex_operators import ADD as COMPLEX_ADD
-from mcf.kernels.complex_operators import DIV
-from mcf.kernels.complex_operators import MUL as COMPLEX_MUL
-from mcf.kernels.complex_operators import SCALE as COMPLEX_SCALE
-from mcf.kernels.complex_operators import SUB as COMPLEX_SUB
-from mcf.kernels.complex_operators import UNSCALE as COMPLEX_UNSCALE
-from mcf.kernels.operators import Operation
+from mcf.kernels.operators import (
+    COMPLEX_ADD,
+    COMPLEX_DIV,
+    COMPLEX_MUL,
+    COMPLEX_SCALE,
+    COMPLEX_SUB,
+    COMPLEX_UNSCALE,
+    Operation,
+)
 
 _duals = torch.autograd.forward_ad
 
@@ -60,7 +62,7 @@ def planned(operation: Operation | Formula, *values: Any) -> MCFComplexTensor | 
 
 
 def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
-    """Run one of `complex_operators.COMPLEX` on parts and numbers; return None if it is recorded.
+    """Run one of `operators.COMPLEX` on parts and numbers; return None if it is recorded.
 
     In that case the caller runs the operations on parts, which have the same bits.
     """
@@ -72,7 +74,7 @@ def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
     if not all(isinstance(v, (Tensor, int, float)) for v in values):
         # mpmath numbers and Fractions become the nearest expansions.
         values = tuple(formatted(*values))
-    out = operations.apply(operation, operands(*values), None)
+    out = operations.apply(operation, operands(*values))
     half = len(out) // 2
     return made(wrap(out[:half]), wrap(out[half:]))
 
@@ -81,7 +83,7 @@ def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
 
 
 def _quotient(*given: Tensor) -> tuple[Any, Any]:
-    return halves(operations.apply(DIV, [v.components for v in given], None))  # type: ignore[attr-defined]
+    return halves(operations.apply(COMPLEX_DIV, [v.components for v in given]))  # type: ignore[attr-defined]
 
 
 def _backward(saved: Any, grads: Any) -> Any:
@@ -104,7 +106,7 @@ def divide(x: tuple[Any, Any], y: tuple[Any, Any]) -> MCFComplexTensor:
     """
     a, b = x
     given = (a, 0.0 if b is None else b, *y)
-    found = applied(DIV, *given)
+    found = applied(COMPLEX_DIV, *given)
     if found is not None:
         return found
     alike = formatted(*given)

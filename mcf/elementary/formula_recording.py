@@ -204,8 +204,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape = next((x for x in given if x.isidentifier()), "")
         beside = self.recording.name_of(longs.beside)
         given = [f"{beside}({shape}, {x})" if shape and not x.isidentifier() else x for x in given]
-        zero, one = (self.recording.literal(x, p.const) for x in (0.0, 1.0))
-        operands = operands_of(spec, given, zero, one)
+        operands = operands_of(spec, given, self.recording.literal(0.0, p.const))
         names = self.recording.calls(spec.function, len(spec.results), *operands)
         # The values are irrelevant: nothing reads them.
         return [self._named(torch.zeros_like(groups[0][0]), n) for n in names]

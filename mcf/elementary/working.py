@@ -40,22 +40,22 @@ _SPARE = 10
 
 def add(x: Argument, y: Argument) -> Components:
     """Return x + y."""
-    return operations.apply(BARE_ADD, (x, y), None)
+    return operations.apply(BARE_ADD, (x, y))
 
 
 def mul(x: Argument, y: Argument) -> Components:
     """Return x * y."""
-    return operations.apply(BARE_MUL, (x, y), None)
+    return operations.apply(BARE_MUL, (x, y))
 
 
 def div(x: Argument, y: Argument) -> Components:
     """Return x / y."""
-    return operations.apply(BARE_DIV, (x, y), None)
+    return operations.apply(BARE_DIV, (x, y))
 
 
 def absorb(x: Argument, y: Argument) -> Components:
-    """Return x + y for |y| at most about |x| / 2; see `mcf.kernels.algorithms.absorption`."""
-    return operations.apply(ABSORB, (x, y), None)
+    """Return x + y for |y| at most about |x| / 2; see `mcf.kernels.algorithms.sums`."""
+    return operations.apply(ABSORB, (x, y))
 
 
 def working_terms(fmt: Format, terms: int) -> int:

@@ -167,7 +167,7 @@ class Program:
         self._tables |= {f.name: None for f in spec.fields if f.table}
 
         def apply(codes: Sequence[int]) -> tuple[int, ...]:
-            arguments = operands_of(spec, codes, self.constant(0.0), self.constant(1.0))
+            arguments = operands_of(spec, codes, self.constant(0.0))
             made = self.call(spec.function, arguments, len(spec.results))
             if spec.sum_count == 0:
                 return made

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mcf.kernels import operations
 from mcf.kernels.algorithms.complex_elimination import less
-from mcf.kernels.complex_operators import DIV, MUL
 from mcf.kernels.elimination import Elimination, elimination
 from mcf.kernels.formats import format_of
+from mcf.kernels.operators import COMPLEX_DIV, COMPLEX_MUL
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
 
@@ -142,7 +142,7 @@ class Complex(Real):
 
     def over(self, x: Components, y: Components) -> Components:
         """x / y."""
-        return operations.apply(DIV, (*halves(x), *halves(y)), None)
+        return operations.apply(COMPLEX_DIV, (*halves(x), *halves(y)))
 
     def over_real(self, x: Components, y: Components) -> Components:
         """Return both parts over a real y."""
@@ -158,7 +158,7 @@ class Complex(Real):
 
     def times(self, x: Components, y: Components) -> Components:
         """x y."""
-        return operations.apply(MUL, (*halves(x), *halves(y)), None)
+        return operations.apply(COMPLEX_MUL, (*halves(x), *halves(y)))
 
     def minus(self, x: Components, y: Components) -> Components:
         """x - y."""

@@ -10,9 +10,8 @@ from torch import Tensor
 from mcf.convert.few import visible
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
-from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.formats import FP64, format_of, power_of_two
 from mcf.kernels.register_choice import refuse_float32
-from mcf.kernels.scaling import power_of_two
 from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import Components, each
 

@@ -21,11 +21,10 @@ from mcf.kernels.fold import (
     state_for,
     sum_fold,
 )
-from mcf.kernels.formats import FORMATS, FP64, Format, format_of
+from mcf.kernels.formats import FORMATS, FP64, Format, format_of, power_of_two
 from mcf.kernels.operators import settle_kernel
 from mcf.kernels.program import Program, Within
 from mcf.kernels.register_choice import registers_for
-from mcf.kernels.scaling import power_of_two
 
 
 def register_of(x: Tensor) -> Format:
@@ -65,7 +64,7 @@ def row_sums(x: Sequence[Tensor], terms: int) -> Components:
 def column_sums(x: Sequence[Tensor], count: int, inner: int, terms: int) -> Components:
     """Return sums along the middle of contiguous [M / inner, count, inner], in registers."""
     spec = sum_fold(format_of(x[0].dtype), len(x), terms, register_of(x[0]))
-    found = registry.fold_columns(spec, list(x), count, inner)
+    found = registry.on(x[0].device).fold_columns(spec, list(x), count, inner)
     if found is not None:
         return settle(found)
     turned = [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
@@ -89,7 +88,9 @@ def row_squares(x: Sequence[Tensor], terms: int) -> tuple[Components, bool] | No
         return None
     factors = paired(tuple(x), tuple(x), terms)
     spec = _product_spec(*factors, terms)
-    found = registry.fold_within(spec, [list(f) for f in factors], LEAST, LARGEST)
+    found = registry.on(factors[0][0].device).fold_within(
+        spec, [list(f) for f in factors], LEAST, LARGEST
+    )
     return None if found is None else (settle(found[0]), found[1])
 
 
@@ -98,7 +99,9 @@ def column_squares(x: Components, count: int, inner: int, terms: int) -> Compone
 
     Return None if no executor has a loop for it.
     """
-    found = registry.fold_columns(_product_spec(x, x, terms), [*x, *x], count, inner)
+    found = registry.on(x[0].device).fold_columns(
+        _product_spec(x, x, terms), [*x, *x], count, inner
+    )
     return None if found is None else settle(found)
 
 
@@ -137,7 +140,7 @@ def row_deviations(
     if spec is None or not x[0].numel():
         return None
     numbers = [c.contiguous() for c in centre]
-    found = registry.fold_deviations(spec, list(x), numbers, count, inner)
+    found = registry.on(x[0].device).fold_deviations(spec, list(x), numbers, count, inner)
     return None if found is None else settle(found)
 
 

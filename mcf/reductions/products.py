@@ -58,7 +58,7 @@ def _program(
     steps, out = Steps(read + terms), [*range(read, read + terms)]
     batch, rows, _, columns = shape
     try:
-        call = registry.prepare_product(spec, shape, CPU)
+        call = registry.on(CPU).prepare_product(spec, shape, CPU)
         steps.fold(call, [*range(read)], spec.state, batch * rows * columns, out)
         return steps.program()
     except UnpreparedError:

@@ -64,9 +64,9 @@ ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
     ("renormalize", 3, False): distillation.distill(6, 3),
     ("renormalize", 4, False): distillation.distill(8, 4),
 }
-# Functions that algorithms share, and the name that families have for their own: steps are inside.
+# Functions that algorithms share, without the number of components: steps are inside.
 # `below_overflow` changes nothing but at the largest number, which has a test of its own.
-SHARED = ("below_overflow", "collect3", "collect4", "gather3", "gather4", "network")
+SHARED = ("below_overflow", "collect", "gather", "sum_of_product", "inverse_root")
 
 
 Components = tuple[torch.Tensor, ...]
@@ -78,24 +78,18 @@ def on_torch(
     """An algorithm of tuples, for tensors of a format.
 
     Args:
-        algorithm: with `one` as its last parameter where it needs it.
+        algorithm: a function of tuples.
         fmt: of arguments and result.
         table: what the primitives are, if not those of the format.
     """
     own = table or primitives(fmt.register, fmt, {"rc": fmt})
-    return _of_the_format(Binder(lambda f: f, own)(algorithm), algorithm, fmt)
+    return _of_the_format(Binder(lambda f: f, own)(algorithm), fmt)
 
 
-def _of_the_format(
-    function: Callable[..., Any], algorithm: FunctionType, fmt: Format
-) -> Callable[..., Components]:
-    code, dtype = algorithm.__code__, fmt.register.dtype
-    needs_one = "one" in code.co_varnames[: code.co_argcount]
-    one = [torch.ones((), dtype=dtype)] if needs_one else []
-
+def _of_the_format(function: Callable[..., Any], fmt: Format) -> Callable[..., Components]:
     def run(*given: Components) -> Components:
-        registers = [tuple(t.to(dtype) for t in c) for c in given]
-        return tuple(t.to(fmt.dtype) for t in function(*registers, *one))
+        registers = [tuple(t.to(fmt.register.dtype) for t in c) for c in given]
+        return tuple(t.to(fmt.dtype) for t in function(*registers))
 
     return run
 
@@ -125,13 +119,13 @@ def lossy(
 
     def spoil(namespace: dict[str, Any]) -> None:
         for key, value in list(namespace.items()):
-            if key in SHARED:
+            if key.rstrip("1234") in SHARED:
                 spoil(value.__globals__)
             elif isinstance(value, FunctionType) and key not in table:
                 namespace[key] = without(value)
 
     spoil(function.__globals__)
-    whole = _of_the_format(function, algorithm, fmt)
+    whole = _of_the_format(function, fmt)
 
     def run(*given: Components) -> Components:
         steps[0] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,14 @@ def threads(request: pytest.FixtureRequest) -> Any:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Set the number of threads, until the test ends."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
     torch.set_num_threads(before)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mcf.elementary import fused
 from mcf.elementary.operator import IN_FLOAT32, with_kernels
-from mcf.kernels import complex_operators, operators
+from mcf.kernels import operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, FP32, FP64
 
@@ -39,6 +39,6 @@ def complex_kernels() -> list[Elementwise]:
     shapes = [*((fmt, 2) for fmt in FORMATS.values()), (FP64, 4)]
     return [
         operators.kernel(o, fmt, *(n,) * len(o.arguments))
-        for o in complex_operators.COMPLEX
+        for o in operators.COMPLEX
         for fmt, n in shapes
     ]

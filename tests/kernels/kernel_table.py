@@ -145,7 +145,7 @@ def expansion_kernels() -> list[Elementwise]:
         shapes = [(fmt, (n,) * len(o.arguments)) for fmt in FORMATS.values() for n in (2, 4)]
         shapes += [(FP32, (n,) * len(o.arguments)) for n in (1, 3)]
         # With fewer components in the last argument the same algorithms take zeros.
-        shapes += [(FP32, g) for g, _ in o.special if len(g) == 2 or g[2] == g[0]]
+        shapes += [(FP32, g) for g in o.special if len(g) == 2 or g[2] == g[0]]
         found += [kernel(o, fmt, *given) for fmt, given in shapes]
     for o in operators.COMPARISONS:
         # What they have of their own comes after the difference, which `compare` has too.

@@ -122,6 +122,14 @@ def compile_source(source: Any, target: str, chosen: dict[str, Any]) -> Compiled
     return Compiled(dict(compiled.asm), target, chosen)
 
 
+def compile_launch(source: ASTSource, target: str, **changes: Any) -> dict[str, Any]:
+    """Compile a source with the options of a launch; skip where Triton cannot."""
+    reason = unavailable(target)
+    if reason is not None:
+        pytest.skip(reason)
+    return compile_source(source, target, options(TARGETS[target]) | changes).asm
+
+
 # The divisions and roots of Triton's IR, each with a stand-in that compiles to no expansion.
 _STAND_INS = {
     r"(?<== )(tt\.precise_divf|arith\.divf)\b": "arith.addf",

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64, Format, exact, operations, operators
@@ -184,77 +183,8 @@ def test_mixed_terms_and_shapes(executor: str, function: Callable[..., Tensor]) 
         assert function(tuple(t[:0] for t in x), y[0][:0]).shape == (0, 12)
 
 
-@pytest.mark.sampled
-@by_function
-@on_each_executor
-def test_out(executor: str, function: Callable[..., Tensor]) -> None:
-    x, y = some(FP32, 2, 41)
-    count = len(x[0])
-    with mcf.executor(executor):
-        expected = function(x, y)
-        for out in (
-            torch.empty(count, dtype=torch.bool),
-            torch.ones(2 * count, dtype=torch.bool)[::2],
-        ):
-            assert function(x, y, out=out) is out
-            assert torch.equal(out, expected)
-
-
-@pytest.mark.parametrize(
-    ("out", "error", "message"),
-    [
-        ((torch.ones(2, dtype=torch.bool),), TypeError, "out must be a bool tensor, got tuple"),
-        (torch.ones(2), TypeError, "out must have dtype torch.bool, got torch.float32"),
-        (torch.ones(3, dtype=torch.bool), ValueError, r"out must have shape \[2\], got \[3\]"),
-        (
-            torch.ones(2, dtype=torch.bool).to_sparse(),
-            TypeError,
-            "out must have layout torch.strided, got torch.sparse_coo",
-        ),
-        (
-            torch.ones(2, dtype=torch.bool, device="meta"),
-            TypeError,
-            "out must have device cpu, got meta",
-        ),
-    ],
-    ids=["tuple", "dtype", "shape", "layout", "device"],
-)
-def test_refusals_of_out(out: object, error: type[Exception], message: str) -> None:
-    x = (torch.ones(2), torch.zeros(2))
-    with pytest.raises(error, match="ge: " + message):
-        operations.ge(x, x, out=out)  # type: ignore[arg-type]
-
-
 def test_refusals_name_the_argument() -> None:
     x = torch.ones(2)
     for function in (operations.lt, operations.gt):
         with pytest.raises(TypeError, match=f"{function.__name__}: y must be a tensor or a tuple"):
             function(x, 1.0)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("operation", COMPARISONS, ids=lambda o: o.name)
-def test_operators(operation: Operation) -> None:
-    x, y = (list(c) for c in some(FP32, 2, 12))
-    operator = getattr(torch.ops.mcf, operation.operator)
-    torch.library.opcheck(operator.default, (x, y))
-    with FakeTensorMode() as mode:
-        [fake] = operator(*([mode.from_tensor(t) for t in c] for c in (x, y)))
-    assert (fake.shape, fake.dtype) == (x[0].shape, torch.bool)
-
-
-@pytest.mark.slow
-def test_compiled_is_eager() -> None:
-    def every(x: Components, y: Components, out: Tensor) -> list[Tensor]:
-        found = [f(x, y) for f in FUNCTIONS]
-        operations.gt(x, y, out=out)
-        return [*found, out & found[0]]
-
-    x, y = some(FP32, 2, 50)
-    torch._dynamo.reset()
-    with mcf.executor("torch"):
-        compiled = torch.compile(every, fullgraph=True, backend="aot_eager")
-        outs = [torch.empty(len(x[0]), dtype=torch.bool) for _ in range(2)]
-        for got, want in zip(compiled(x, y, outs[0]), every(x, y, outs[1]), strict=True):
-            assert torch.equal(got, want)
-    assert torch.equal(*outs)
-    torch._dynamo.reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -79,16 +80,12 @@ def test_rows_of_many_shapes_and_scalars_of_their_own(executor: str) -> None:
             assert got == pytest.approx(term.sum().item(), abs=2.0**-24 * 2000)
 
 
-def test_sums_do_not_depend_on_the_number_of_threads() -> None:
-    before = torch.get_num_threads()
+def test_sums_do_not_depend_on_the_number_of_threads(set_threads: Callable[[int], None]) -> None:
     found = []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            with mcf.executor("numba"):
-                found.append(run(rows((3 * SERIAL + 11,), (ITEM + 1,)), [[0.3, 0.0]] * 2))
-    finally:
-        torch.set_num_threads(before)
+    for count in (1, 2, 3):
+        set_threads(count)
+        with mcf.executor("numba"):
+            found.append(run(rows((3 * SERIAL + 11,), (ITEM + 1,)), [[0.3, 0.0]] * 2))
     assert_same_bits(found[0], found[1])
     assert_same_bits(found[0], found[2])
 

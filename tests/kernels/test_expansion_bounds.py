@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import BF16, FP32, FP64, operations, operators
+from mcf.kernels import BF16, FP16, FP32, FP64, operations, operators
 from mcf.kernels.algorithms import ieee, products, quotients, roots, short_products, sums
 from mcf.kernels.bounds import bound
 from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, expansion_bound
-from mcf.kernels.pair_bounds import BOUNDS
+from mcf.kernels.pair_bounds import BOUNDS, Bound, pair_bound
 from mcf.kernels.torch.registers import primitives
 from tests.helpers.lossy import ALGORITHMS, excesses, on_torch
 from tests.helpers.survey import ALL, CHUNK, Case
@@ -149,3 +149,43 @@ def test_bound_refuses_what_it_does_not_know() -> None:
         bound("add", terms=5)
     with pytest.raises(TypeError, match=r"torch\.int32"):
         bound("add", dtype=torch.int32)
+
+
+# The table of transforms and pairs.
+
+
+def test_every_operation_has_one_row() -> None:
+    assert [b.operation for b in BOUNDS] == [o.name for o in operators.TRANSFORMS]
+    assert all(pair_bound(o.name).operation == o.name for o in operators.TRANSFORMS)
+
+
+@pytest.mark.parametrize("row", BOUNDS, ids=lambda b: b.operation)
+def test_rows_are_whole(row: Bound) -> None:
+    # Registrant code, slash, and something after it.
+    assert row.doi.startswith("10.")
+    assert len(row.doi.split("/", 1)[1]) > 3
+    assert row.source
+    assert row.precondition
+    assert row.exact == (row.formula == "0 (exact)")
+    # Every format of the library is precise enough.
+    assert row.minimum_p <= min(f.p for f in (BF16, FP16, FP32, FP64))
+
+
+def test_error_is_exact_in_u() -> None:
+    u = Fraction(1, 2**8)
+    assert pair_bound("two_sum").error(u) == 0
+    assert pair_bound("grow").error(u) == 2 * u**2
+    assert pair_bound("scale").error(u) == Fraction(3, 2) * u**2 + 4 * u**3
+    assert pair_bound("scale").formula == "3/2 u^2 + 4 u^3"
+    assert pair_bound("mul").error(FP64.u) == Fraction(5, 2**106)
+
+
+def test_least_products() -> None:
+    assert pair_bound("grow").least_product_exponent(FP16) is None
+    assert pair_bound("two_prod").least_product_exponent(FP16) == -14 + 11 - 1
+    assert pair_bound("mul").least_product_exponent(BF16) == -126 + 8
+
+
+def test_unknown_operation() -> None:
+    with pytest.raises(KeyError, match="divide"):
+        pair_bound("divide")

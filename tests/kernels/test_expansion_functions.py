@@ -1,4 +1,4 @@
-"""The functions on expansions: shapes, out=, scaling, refusals, compilation."""
+"""The functions on expansions: shapes, scaling, refusals, compilation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from fractions import Fraction
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64, Format, operations
-from mcf.kernels.operators import COMMUTATIVE, OPERATIONS, Operation
+from mcf.kernels.operators import COMMUTATIVE, Operation
 from tests.helpers import assert_all_same_bits, numbers
 from tests.helpers.executors import on_each_executor
 from tests.helpers.expansions import draw, partners, tensors
@@ -20,16 +19,11 @@ from tests.helpers.worst import errors
 
 FORMATS = [BF16, FP16, FP32, FP64]
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-by_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 Components = tuple[Tensor, ...]
 
 
 def some(fmt: Format, terms: int, count: int, seed: int) -> Components:
     return tensors(fmt, draw(fmt, terms, count, seed, -4, 4))
-
-
-def given(operation: Operation, fmt: Format, terms: int, count: int) -> list[Components]:
-    return [some(fmt, terms, count, seed) for seed in range(len(operation.arguments))]
 
 
 def call(operation: Operation, *arguments: object, **options: object) -> Components:
@@ -64,35 +58,6 @@ def test_mixed_numbers_of_components() -> None:
                 grouped[1] = tuple(-t for t in grouped[1])
             found = errors("add" if name == "sub" else name, FP32, grouped, result)
             assert found.worst(72) < 16
-
-
-@on_each_executor
-def test_out(executor: str) -> None:
-    x, y = some(FP64, 2, 40, 1), some(FP64, 2, 40, 2)
-    with mcf.executor(executor):
-        expected = operations.mul(x, y)
-        out = tuple(torch.empty(40, dtype=torch.float64) for _ in range(2))
-        result = operations.mul(x, y, out=out)
-        assert all(r is o for r, o in zip(result, out, strict=True))
-        assert_all_same_bits(out, expected)
-        # Into an argument, and into parts of one storage.
-        own = tuple(t.clone() for t in x)
-        operations.mul(own, y, out=own)
-        assert_all_same_bits(own, expected)
-        both = torch.empty(2, 40, dtype=torch.float64)
-        operations.mul(x, y, out=(both[0], both[1]))
-        assert_all_same_bits(tuple(both), expected)
-        wide = torch.empty(80, dtype=torch.float64), torch.empty(80, dtype=torch.float64)
-        operations.mul(x, y, out=(wide[0][::2], wide[1][::2]))
-        assert_all_same_bits([t[::2].contiguous() for t in wide], expected)
-
-
-@pytest.mark.parametrize("name", ["neg", "abs", "square", "renormalize"])
-def test_out_of_other_functions(name: str) -> None:
-    x = some(FP32, 2, 20, 3)
-    out = (torch.empty(20), torch.empty(20))
-    function = getattr(operations, name)
-    assert_all_same_bits(function(x, out=out), function(x))
 
 
 @on_each_executor
@@ -192,21 +157,6 @@ def test_refusals(arguments: tuple[object, ...], error: type[Exception], message
         operations.add(*arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("out", "error", "message"),
-    [
-        (torch.ones(2), TypeError, "out must be a tuple of 2 tensors"),
-        ((torch.ones(2),), ValueError, "out must have 2 components, got 1"),
-        ((torch.ones(2), torch.ones(3)), ValueError, r"out\[1\] has shape \[3\]"),
-        ((torch.ones(2), torch.ones(2).half()), TypeError, r"out\[1\] has dtype torch.float16"),
-    ],
-)
-def test_refusals_of_out(out: object, error: type[Exception], message: str) -> None:
-    x = (torch.ones(2), torch.zeros(2))
-    with pytest.raises(error, match=message):
-        operations.add(x, x, out=out)  # type: ignore[arg-type]
-
-
 def test_refusals_of_numbers() -> None:
     x = (torch.ones(2),)
     with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
@@ -217,41 +167,6 @@ def test_refusals_of_numbers() -> None:
         operations.ldexp(x, torch.ones(2))
     with pytest.raises(TypeError, match="exponent must be an int or a tensor"):
         operations.ldexp(x, 1.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.sampled(every=6)
-@by_operation
-def test_opcheck(operation: Operation) -> None:
-    operator = getattr(torch.ops.mcf, f"expansion_{operation.name}").default
-    # NaN would not compare equal.
-    lists = [list(operations.abs(c)) for c in given(operation, FP32, 2, 12)]
-    torch.library.opcheck(operator, tuple(lists))
-
-
-@by_operation
-def test_fake_tensors(operation: Operation) -> None:
-    real = given(operation, BF16, 3, 6)
-    with mcf.executor("torch"):
-        expected = call(operation, *real)
-    with FakeTensorMode() as mode:
-        fake = call(operation, *(tuple(mode.from_tensor(t) for t in c) for c in real))
-    for f, r in zip(fake, expected, strict=True):
-        assert (f.shape, f.dtype) == (r.shape, r.dtype)
-
-
-def test_compiled_is_eager() -> None:
-    def chain(x: Components, y: Components) -> Components:
-        z = operations.fma(x, y, operations.div(y, x))
-        out = tuple(torch.empty_like(t) for t in z)
-        operations.add(z, operations.sqrt(operations.square(x)), out=out)
-        return (*operations.renormalize((*out, *z), 2), operations.compare(x, y))
-
-    x, y = some(FP32, 2, 50, 1), some(FP32, 2, 50, 2)
-    torch._dynamo.reset()
-    with mcf.executor("torch"):
-        compiled = torch.compile(chain, fullgraph=True, backend="aot_eager")
-        assert_all_same_bits(compiled(x, y), chain(x, y))
-    torch._dynamo.reset()
 
 
 def test_the_old_name_of_the_module() -> None:

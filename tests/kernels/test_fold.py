@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -24,35 +25,42 @@ from mcf.kernels.algorithms.primitives import ZERO, rn
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import BLOCK, LANES, Fold, product_fold, sum_fold
 from mcf.kernels.fold_bounds import FoldBound, fold_bound
-from mcf.kernels.formats import BF16, FORMATS, FP64, Format
+from mcf.kernels.formats import BF16, FORMATS, FP32, FP64, Format
 from tests.helpers import assert_same_bits
 from tests.helpers.everyday import everyday
 from tests.helpers.executors import EXECUTORS
 from tests.helpers.sums import cancelling, exact_dot, exact_sum, values
 
 CASES = [(fmt, terms) for fmt in FORMATS.values() for terms in (1, 2, 3, 4)]
+# With the format of the registers: float64, or float32 for narrower components.
+IN_REGISTERS = [(fmt, n, FP64) for fmt, n in CASES] + [
+    (fmt, n, FP32) for fmt, n in CASES if fmt != FP64
+]
 # What runs by default: what other tests compile too.
-EVERYDAY = ((FP64, 2),)
+EVERYDAY = ((FP64, 2, FP64), (FP32, 2, FP32))
 by_case = pytest.mark.parametrize(
-    ("fmt", "terms"),
-    everyday(CASES, EVERYDAY),
+    ("fmt", "terms", "register"),
+    everyday(IN_REGISTERS, EVERYDAY),
     ids=lambda c: getattr(c, "name", c),
 )
 # One element; around the lanes; rows left over; a last block shorter and longer than the lanes.
 LENGTHS = (1, 2, LANES - 1, LANES + 3, 6 * LANES + 5, BLOCK + 7, BLOCK + 3 * LANES + 1)
 
 
-def check_sums(fmt: Format, terms: int, lengths: tuple[int, ...], executor: str) -> None:
-    for length in lengths:
+def check_sums(fmt: Format, terms: int, register: Format, executor: str) -> None:
+    for length in LENGTHS:
         x = list(cancelling(fmt, terms, (2, length), length))
         y = list(cancelling(fmt, terms, (2, length), length + 1))
-        for spec, operands in (
-            (sum_fold(fmt, terms, terms), [x]),
-            (product_fold(fmt, terms, terms, terms), [x, y]),
-            (product_fold(fmt, terms, 1, terms), [x, y[:1]]),
-        ):
+        specs = [
+            (product_fold(fmt, terms, terms, terms, register), [x, y]),
+            (product_fold(fmt, terms, 1, terms, register), [x, y[:1]]),
+            (sum_fold(fmt, terms, terms, register), [x]),
+        ]
+        # Each is compiled: by default one in float32 registers.
+        for spec, operands in specs[:1] if (fmt, terms, register) == EVERYDAY[1] else specs:
             with mcf.executor("torch"):
                 expected = folds.fold(spec, operands)
+            assert expected.dtype == register.dtype
             with mcf.executor(executor):
                 actual = folds.fold(spec, operands)
             assert_same_bits(actual, expected, f"{executor} {spec.name} {length}")
@@ -60,57 +68,54 @@ def check_sums(fmt: Format, terms: int, lengths: tuple[int, ...], executor: str)
 
 @pytest.mark.sampled(every=2)
 @by_case
-def test_numba_sums_have_the_bits_of_torch(fmt: Format, terms: int) -> None:
-    check_sums(fmt, terms, LENGTHS, "numba")
+def test_numba_sums_have_the_bits_of_torch(fmt: Format, terms: int, register: Format) -> None:
+    check_sums(fmt, terms, register, "numba")
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("executor", EXECUTORS[2:])
 @by_case
-def test_triton_sums_have_the_bits_of_torch(fmt: Format, terms: int, executor: str) -> None:
-    check_sums(fmt, terms, LENGTHS, executor)
+def test_triton_sums_have_the_bits_of_torch(
+    fmt: Format, terms: int, register: Format, executor: str
+) -> None:
+    check_sums(fmt, terms, register, executor)
 
 
 # Terms are loaded as in the sums above, and added up in the same registers.
-@pytest.mark.parametrize(
-    ("fmt", "terms"),
-    everyday(CASES, [(FP64, 2)]),
-    ids=lambda c: getattr(c, "name", c),
-)
-def test_products_of_matrices_have_the_same_bits(fmt: Format, terms: int) -> None:
-    executors = ["numba", "triton"] if fmt in (BF16, FP64) else ["numba"]
+@by_case
+def test_products_of_matrices_have_the_same_bits(fmt: Format, terms: int, register: Format) -> None:
+    executors = ["numba", "triton"] if fmt in (BF16, FP64) or register == FP32 else ["numba"]
     for inner in (1, 3, 4, 11):
         x = list(cancelling(fmt, terms, (2, 3, inner), inner))
         y = list(cancelling(fmt, terms, (2, inner, 131), inner + 1))
         for left, right in ((x, y), (x[:1], y), (x, y[:1])):
-            spec = product_fold(fmt, len(left), len(right), terms)
+            spec = product_fold(fmt, len(left), len(right), terms, register)
             with mcf.executor("torch"):
                 expected = folds.product(spec, left, right)
             for executor in executors:
                 if executor == "triton":
                     pytest.importorskip("triton")
                     # The interpreter takes seconds; the other cases have all lengths.
-                    if inner > 3 and (fmt, terms) == (FP64, 2):
+                    if inner > 3 and (fmt, terms, register) in EVERYDAY:
                         continue
                 with mcf.executor(executor):
                     actual = folds.product(spec, left, right)
                 assert_same_bits(actual, expected, f"{executor} {spec.name} {inner}")
 
 
-def test_any_number_of_threads_gives_the_same_bits() -> None:
-    x = list(cancelling(FP64, 2, (3, 5 * BLOCK + 9), 0))
-    spec = product_fold(FP64, 2, 2, 2)
-    a, b = [c[:, :1280].reshape(3, 40, 32).contiguous() for c in x], None
+@pytest.mark.parametrize("fmt", [FP64, FP32], ids=lambda f: f.name)
+def test_any_number_of_threads_gives_the_same_bits(
+    fmt: Format, set_threads: Callable[[int], None]
+) -> None:
+    x = list(cancelling(fmt, 2, (3, 5 * BLOCK + 9), 0))
+    spec = product_fold(fmt, 2, 2, 2, fmt)
+    a = [c[:, :1280].reshape(3, 40, 32).contiguous() for c in x]
     b = [c.mT.contiguous() for c in a]
     results = []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append((folds.fold(spec, [x, x]), folds.product(spec, a, b)))
-    finally:
-        torch.set_num_threads(before)
+    for threads in (1, 2, 3):
+        set_threads(threads)
+        results.append((folds.fold(spec, [x, x]), folds.product(spec, a, b)))
     for sums, products in results[1:]:
         assert_same_bits(sums, results[0][0])
         assert_same_bits(products, results[0][1])

@@ -64,7 +64,7 @@ def inputs(operation: Operation, fmt: Format, n: int) -> list[Tensor]:
 
 @functools.cache
 def expected(operation: Operation, fmt: Format, n: int) -> list[tuple[Number, ...]]:
-    function = exact.bind(operation.algorithms[0], fmt, register=fmt.register)
+    function = exact.bind(operation.algorithms[1], fmt, register=fmt.register)
     components = [numbers(t) for t in inputs(operation, fmt, n)]
     return [function(*x) for x in zip(*components, strict=True)]
 

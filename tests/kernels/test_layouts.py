@@ -5,7 +5,7 @@ The reference for each case is the torch executor on contiguous copies of the br
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -138,19 +138,12 @@ def test_negative_view() -> None:
         assert s.tolist() == a[:size].tolist()
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("size", [SERIAL, SERIAL + 1, 5 * ITEM, 200_001])
-def test_number_of_threads(threads: Callable[[int], None], size: int) -> None:
+def test_number_of_threads(set_threads: Callable[[int], None], size: int) -> None:
     a, b, c = (hard(size, seed=k) for k in range(3))
     results = []
     for count in (1, 2, 3):
-        threads(count)
+        set_threads(count)
         with mcf.executor("numba"):
             results.append(mcf.grow((a, b), c))
     with mcf.executor("torch"):
@@ -160,8 +153,8 @@ def test_number_of_threads(threads: Callable[[int], None], size: int) -> None:
 
 
 @pytest.mark.slow
-def test_strides_under_threads(threads: Callable[[int], None]) -> None:
-    threads(2)
+def test_strides_under_threads(set_threads: Callable[[int], None]) -> None:
+    set_threads(2)
     a = hard(300, 700).T
     with mcf.executor("numba"):
         check(mcf.two_sum, a, hard(300, 700, seed=1).T)

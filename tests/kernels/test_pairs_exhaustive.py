@@ -44,7 +44,7 @@ Arguments = tuple[Tensor, ...]
 
 def roomy(p: int) -> Format:
     """A format of p bits whose range no test below leaves."""
-    return toy(p, -5 * p - 8, 5 * p)
+    return toy(p, -6 * p - 8, 6 * p)
 
 
 def signed(x: Tensor) -> Tensor:
@@ -65,20 +65,27 @@ def binades(fmt: Format, reach: int, depth: int) -> Arguments:
 
 
 def worst(
-    algorithm, truth: Truth, fmt: Format, x: Arguments, y: Arguments, keep: Truth | None = None
+    algorithm,
+    truth: Truth,
+    fmt: Format,
+    x: Arguments,
+    y: Arguments = (),
+    keep: Truth | None = None,
+    grouped: bool = False,
 ) -> Fraction:
     """The largest relative error over all combinations, in u^2.
 
-    Infinite where a result is not normalised.
+    Infinite where a result is not normalised. Algorithms on `grouped` components take tuples.
     """
     function = bound(algorithm, fmt)
     found = Fraction(0)
-    for i, j in products(len(x[0]), len(y[0])):
+    for i, j in products(len(x[0]), len(y[0]) if y else 1):
         arguments = (*(t[i] for t in x), *(t[j] for t in y))
         if keep is not None:
             live = keep(*arguments)
             arguments = tuple(t[live] for t in arguments)
-        hi, lo = function(*arguments)
+        tuples = [part for part in (arguments[: len(x)], arguments[len(x) :]) if part]
+        hi, lo = function(*(tuples if grouped else arguments))
         if not torch.equal(rounded(hi + lo, fmt), hi):
             return INFINITE
         exact = truth(*arguments)

@@ -20,23 +20,19 @@ from mcf.kernels.algorithms.quotients import by_float2, corrected4, quotient2
 from mcf.kernels.algorithms.roots import root2
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_square, two_sum
 from mcf.kernels.expansion_bounds import expansion_bound
-from mcf.kernels.formats import Format, toy
+from mcf.kernels.formats import Format
 from tests.helpers.draws import power_of_two
 from tests.helpers.everyday import everyday
-from tests.helpers.toys import bound, expansions, exponents, positives, products, relative
+from tests.helpers.toys import bound, exponents, positives, products
+from tests.kernels import test_pairs_exhaustive as pairs
+from tests.kernels.test_pairs_exhaustive import binade, roomy
 
 Pair = tuple[Tensor, ...]
-
-
-def roomy(p: int) -> Format:
-    return toy(p, -6 * p - 8, 6 * p)
-
-
-def binade(fmt: Format, e: int) -> Pair:
-    """Normalised pairs with 2**e <= hi < 2**(e + 1), lo down to the binade of its largest."""
-    low = positives(fmt, e - fmt.p - 1, e - fmt.p)
-    signed = torch.cat([-low.flip(0), torch.zeros(1, dtype=torch.float64), low])
-    return expansions(positives(fmt, e, e), signed, fmt)
+TRUTH = {
+    1: lambda hi, lo: torch.sqrt(hi + lo),
+    2: lambda x_hi, x_lo, y: (x_hi + x_lo) / y,
+    3: lambda x_hi, x_lo, y_hi, y_lo: (x_hi + x_lo) / (y_hi + y_lo),
+}
 
 
 def limit(name: str, fmt: Format, *, float_second: bool = False) -> Fraction:
@@ -44,37 +40,23 @@ def limit(name: str, fmt: Format, *, float_second: bool = False) -> Fraction:
     return sum((c * fmt.u ** (k - 2) for k, c in row.coefficients), Fraction(0))
 
 
-def worst(
-    algorithm: Callable[..., object],
-    fmt: Format,
-    x: Pair,
-    y: Pair | None,
-    truth: Callable[..., Tensor],
-) -> Fraction:
-    """The largest relative error over all combinations, in u^2."""
-    function = bound(algorithm, fmt)
-    found = Fraction(0)
-    for i, j in products(len(x[0]), len(y[0]) if y is not None else 1):
-        left = tuple(t[i] for t in x)
-        arguments = (left,) if y is None else (left, tuple(t[j] for t in y))
-        hi, lo = function(*arguments)
-        exact = truth(*(sum(a) for a in arguments))
-        found = max(found, relative((hi - exact) + lo, exact, fmt))
-    return found
+def worst(algorithm: Callable[..., object], fmt: Format, x: Pair, y: Pair = ()) -> Fraction:
+    """The largest relative error of a root or a quotient over all combinations, in u^2."""
+    return pairs.worst(algorithm, TRUTH[1 + len(y)], fmt, x, y, grouped=True)
 
 
 @pytest.mark.parametrize("p", everyday([4, 5, 6], [4]))
 def test_quotient(p: int) -> None:
     fmt = roomy(p)
-    x = binade(fmt, 0)
-    found = worst(quotient2, fmt, x, x, torch.div)
+    x = binade(fmt, 0, 1)
+    found = worst(quotient2, fmt, x, x)
     assert 3 < found <= limit("div", fmt)
 
 
 @pytest.mark.parametrize("p", [4, 5, 6])
 def test_quotient_by_a_float(p: int) -> None:
     fmt = roomy(p)
-    found = worst(by_float2, fmt, binade(fmt, 0), (positives(fmt, 0, 0),), torch.div)
+    found = worst(by_float2, fmt, binade(fmt, 0, 1), (positives(fmt, 0, 0),))
     assert 1 < found <= limit("div", fmt, float_second=True)
 
 
@@ -82,7 +64,7 @@ def test_quotient_by_a_float(p: int) -> None:
 def test_root(p: int) -> None:
     fmt = roomy(p)
     for e in (0, 1):
-        found = worst(root2, fmt, binade(fmt, e), None, torch.sqrt)
+        found = worst(root2, fmt, binade(fmt, e, 1))
         assert 1 < found <= limit("sqrt", fmt)
 
 
@@ -93,8 +75,8 @@ def settled(algorithm: Callable[..., object], p: int) -> tuple[int, int]:
     as what `corrected4` takes as the second correction, the first being zero or the leading part.
     """
     fmt = roomy(p)
-    q0, q1 = binade(fmt, 0)
-    pairs = [binade(fmt, e) for e in range(-2 * p - 1, -2 * p + 2)]
+    q0, q1 = binade(fmt, 0, 1)
+    pairs = [binade(fmt, e, 1) for e in range(-2 * p - 1, -2 * p + 2)]
     corrections = [torch.cat([s * b[k] for b in pairs for s in (-1, 1)]) for k in (0, 1)]
     wrong = count = 0
     function = bound(algorithm, fmt)
@@ -150,9 +132,9 @@ def root_without_low(x):
 
 def test_mutants_are_rejected() -> None:
     fmt = roomy(4)
-    x = binade(fmt, 0)
-    assert worst(quotient_without_low_divisor, fmt, x, x, torch.div) > limit("div", fmt)
+    x = binade(fmt, 0, 1)
+    assert worst(quotient_without_low_divisor, fmt, x, x) > limit("div", fmt)
     divisor = (positives(fmt, 0, 0),)
     by_float = limit("div", fmt, float_second=True)
-    assert worst(quotient_by_float_without_low, fmt, x, divisor, torch.div) > by_float
-    assert worst(root_without_low, fmt, x, None, torch.sqrt) > limit("sqrt", fmt)
+    assert worst(quotient_by_float_without_low, fmt, x, divisor) > by_float
+    assert worst(root_without_low, fmt, x) > limit("sqrt", fmt)

@@ -1,6 +1,6 @@
 """The choice of registers: who makes it, what it changes, and that float32's are float32 alone.
 
-*Exact*: the bits of the three executors within a choice; of operations that do not depend on it;
+*Exact*: the bits of operations that do not depend on it (`test_fold.py` has those of folds), and
 of compiled programs and derivatives, which follow the choice of when they run. No tensor of float64
 is made on the torch executor, and Triton's kernels have no instruction on float64: the mutants are
 the same under the other choice.
@@ -22,24 +22,12 @@ from torch.utils._pytree import tree_leaves
 
 import mcf
 from mcf import elementary, reductions
-from mcf.kernels import operations, register_choice, registry
-from mcf.kernels.fold import BLOCK, LANES, product_fold, sum_fold
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels import operations, register_choice
+from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.torch.registers import _fms_by_dekker
 from mcf.reductions.products import matmul
 from tests.helpers import assert_all_same_bits, assert_same_bits
-from tests.helpers.everyday import everyday
-from tests.helpers.executors import EXECUTORS
 from tests.helpers.sums import Components, cancelling
-
-CASES = [(fmt, n) for fmt in (BF16, FP16, FP32) for n in (1, 2, 3, 4)]
-# What Numba compiles by default is little; the torch executor has all cases.
-EVERYDAY = ((FP32, 2),)
-by_case = pytest.mark.parametrize(
-    ("fmt", "terms"),
-    everyday(CASES, EVERYDAY),
-    ids=lambda c: getattr(c, "name", c),
-)
 
 
 def test_the_choice() -> None:
@@ -74,62 +62,6 @@ def test_the_choice_is_of_all_threads() -> None:
         thread.start()
         thread.join()
     assert found == ["float32"]
-
-
-def check_folds(fmt: Format, terms: int, executor: str, lengths: tuple[int, ...]) -> None:
-    for length in lengths:
-        x = list(cancelling(fmt, terms, (2, length), length))
-        y = list(cancelling(fmt, terms, (2, length), length + 1))
-        folds = [
-            (product_fold(fmt, terms, terms, terms, FP32), [x, y]),
-            (product_fold(fmt, terms, 1, terms, FP32), [x, y[:1]]),
-            (sum_fold(fmt, terms, terms, FP32), [x]),
-        ]
-        # Each is compiled: by default one.
-        for spec, operands in folds[:1] if (fmt, terms) in EVERYDAY else folds:
-            with mcf.executor("torch"):
-                expected = registry.fold(spec, operands)
-            assert expected.dtype == torch.float32
-            with mcf.executor(executor):
-                assert_same_bits(registry.fold(spec, operands), expected, f"{spec.name} {length}")
-
-
-@by_case
-def test_numba_has_the_bits_of_torch(fmt: Format, terms: int) -> None:
-    check_folds(fmt, terms, "numba", (1, LANES + 3, 6 * LANES + 5, 2 * BLOCK + 7))
-
-
-@pytest.mark.parametrize("executor", EXECUTORS[2:])
-@by_case
-def test_triton_has_the_bits_of_torch(fmt: Format, terms: int, executor: str) -> None:
-    check_folds(fmt, terms, executor, (1, LANES + 3, 6 * LANES + 5))
-
-
-@pytest.mark.parametrize("executor", EXECUTORS[1:])
-@by_case
-def test_products_of_matrices_have_the_same_bits(fmt: Format, terms: int, executor: str) -> None:
-    for inner in (3, 11):
-        x = list(cancelling(fmt, terms, (2, 3, inner), inner))
-        y = list(cancelling(fmt, terms, (2, inner, 131), inner + 1))
-        spec = product_fold(fmt, terms, terms, terms, FP32)
-        with mcf.executor("torch"):
-            expected = registry.product(spec, x, y)
-        with mcf.executor(executor):
-            assert_same_bits(registry.product(spec, x, y), expected, f"{spec.name} {inner}")
-
-
-def test_any_number_of_threads_gives_the_same_bits() -> None:
-    x = list(cancelling(FP32, 2, (3, 5 * BLOCK + 9), 0))
-    spec = product_fold(FP32, 2, 2, 2, FP32)
-    results, before = [], torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(registry.fold(spec, [x, x]))
-    finally:
-        torch.set_num_threads(before)
-    for sums in results[1:]:
-        assert_same_bits(sums, results[0])
 
 
 def patterns(count: int) -> tuple[Tensor, Tensor]:

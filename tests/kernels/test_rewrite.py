@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import operations, operators
+from mcf.kernels import operations, operators, registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.numba import cpu
@@ -202,8 +202,9 @@ def test_large_results_are_stored_past_the_cache(launched: list[bool]) -> None:
         expected = operations.add(x, y)
     shifted = tuple(torch.empty(size + 8, dtype=torch.float64)[3 : size + 3] for _ in range(2))
     with mcf.executor("numba"):
-        operations.add(x, y, out=out)
-        operations.add(x, y, out=shifted)
+        spec, none = operators.kernel(operators.ADD, FP64, 2, 2), torch.zeros(1, 0).double()
+        registry.run(spec, [[*out, *x, *y]], none)
+        registry.run(spec, [[*shifted, *x, *y]], none)
         operations.add(tuple(t[:64] for t in x), tuple(t[:64] for t in y))
     # A target that does not begin at a line, and a small one, go through the cache.
     assert launched == [True, False, False]

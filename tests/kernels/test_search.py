@@ -18,7 +18,7 @@ import pytest
 
 import mcf
 from mcf.kernels.algorithms import products
-from mcf.kernels.algorithms.primitives import div, neg, rn
+from mcf.kernels.algorithms.primitives import ONE, div, neg, rn
 from mcf.kernels.algorithms.products import pair_times3, pair_times4
 from mcf.kernels.algorithms.quotients import (
     corrected3,
@@ -103,10 +103,10 @@ def quotient4_without_a_digit(x, y):
     return corrected4(q0, q1, q2, q3, rn(r2 - r2))
 
 
-def inverse4_without_a_digit(y, one):
-    q0, q1 = inverse2((y[0], y[1]), one)
+def inverse4_without_a_digit(y):
+    q0, q1 = inverse2((y[0], y[1]))
     p0, p1, p2, p3 = pair_times4((q0, q1), y)
-    r0, r1 = two_sum(rn(rn(one - p0) - p1), neg(p2))
+    r0, r1 = two_sum(rn(rn(ONE - p0) - p1), neg(p2))
     r0, r1 = two_sum(r0, rn(r1 - p3))
     q2, q3 = quotient2((r0, r1), (y[0], y[1]))
     return corrected4(q0, q1, q2, q3, rn(r1 - r1))

@@ -50,7 +50,7 @@ def _places(tensors: Any) -> list[int]:
 @pytest.mark.parametrize("shape", [(1, BLOCK + 1), (1, 3 * BLOCK + 7), (3, 2 * BLOCK), (70, 1000)])
 def test_folds_of_long_rows(threads: int, shape: tuple[int, int]) -> None:
     spec = product_fold(FP64, 2, 2, 2)
-    call = registry.prepare_fold(spec, *shape, CPU)
+    call = registry.on(CPU).prepare_fold(spec, *shape, CPU)
     assert isinstance(call, prepared.LongFold)
     for seed in range(2):
         x, y = (_pair(seed + k, *shape) for k in (0, 7))
@@ -66,7 +66,7 @@ def test_folds_of_long_rows(threads: int, shape: tuple[int, int]) -> None:
 def test_products_of_many_elements(threads: int, shape: tuple[int, int, int, int]) -> None:
     batch, rows, inner, columns = shape
     spec = product_fold(FP64, 2, 2, 2)
-    call = registry.prepare_product(spec, shape, CPU)
+    call = registry.on(CPU).prepare_product(spec, shape, CPU)
     assert isinstance(call, prepared.Call)
     assert call.shared
     for seed in range(2):

@@ -95,7 +95,6 @@ CASES = everyday(
 )
 
 
-# Seconds each, hours in all: of the slow ones one in thirteen, each third kernel for one target.
 # A second or more each: of the slow ones one in thirteen, each third kernel for one target.
 @pytest.mark.sampled(every=40, slow=13)
 @pytest.mark.parametrize(("name", "target"), CASES)

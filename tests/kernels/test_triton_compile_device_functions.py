@@ -55,19 +55,16 @@ def constants_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def bf16_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+def kernel_of_16_bits(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    kind = out_ptr.dtype.element_ty
     i = tl.arange(0, BLOCK)
-    s, e = bf16.two_sum(tl.load(x_ptr + i).to(tl.float32), tl.load(y_ptr + i).to(tl.float32))
-    tl.store(out_ptr + i, s.to(tl.bfloat16))
-    tl.store(out_ptr + BLOCK + i, e.to(tl.bfloat16))
-
-
-@triton.jit
-def fp16_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    s, e = fp16.two_sum(tl.load(x_ptr + i).to(tl.float32), tl.load(y_ptr + i).to(tl.float32))
-    tl.store(out_ptr + i, s.to(tl.float16))
-    tl.store(out_ptr + BLOCK + i, e.to(tl.float16))
+    x, y = tl.load(x_ptr + i).to(tl.float32), tl.load(y_ptr + i).to(tl.float32)
+    if kind == tl.bfloat16:
+        s, e = bf16.two_sum(x, y)
+    else:
+        s, e = fp16.two_sum(x, y)
+    tl.store(out_ptr + i, s.to(kind))
+    tl.store(out_ptr + BLOCK + i, e.to(kind))
 
 
 @triton.jit
@@ -117,16 +114,11 @@ def test_transforms(pointer: str, target: str, block: int) -> None:
 
 
 @pytest.mark.parametrize("pointer", ["*fp32", "*fp64"])
-def test_expansions(pointer: str) -> None:
-    """Also with a constant for a component."""
+def test_constant_components(pointer: str) -> None:
+    """A constant for a component, and an operation that has none but constants."""
     found = opcodes(expansions_kernel, pointer, "sm_90", 1024)
     assert found["fma"] == 2 * 8
     assert found["mul"] >= 4 * 8
-
-
-@pytest.mark.parametrize("pointer", ["*fp32", "*fp64"])
-def test_constant_components(pointer: str) -> None:
-    """Also where an operation has none but constants."""
     found = opcodes(constants_kernel, pointer, "sm_90", 1024)
     assert found["add"] + found["sub"] >= 6 * 8
 
@@ -140,21 +132,19 @@ def test_fusion_left_on_changes_a_users_kernel() -> None:
     assert code.sass_contractions(careless) > 2 * 8
 
 
-@pytest.mark.parametrize("block", [1024, 128])
-def test_bf16(block: int) -> None:
-    """Two elements share a conversion; a thread with a single one converts that."""
-    found = opcodes(bf16_kernel, "*bf16", "sm_90", block)
+@pytest.mark.parametrize(
+    ("kernel", "pointer", "block"),
+    [
+        (kernel_of_16_bits, "*bf16", 1024),
+        (kernel_of_16_bits, "*bf16", 128),
+        (kernel_of_16_bits, "*fp16", 1024),
+        (scalar_kernel, "*bf16", 128),
+    ],
+)
+def test_numbers_of_16_bits(kernel: Any, pointer: str, block: int) -> None:
+    """Two elements share a conversion to bf16; a thread with a single one converts that."""
+    found = opcodes(kernel, pointer, "sm_90", block)
     per_thread = block // 128
     assert found["add"] + found["sub"] == 6 * per_thread
-    assert found["conversions"] >= max(1, per_thread // 2)
-
-
-def test_bf16_scalars() -> None:
-    found = opcodes(scalar_kernel, "*bf16", "sm_90", 128)
-    assert found["add"] + found["sub"] == 6
-    assert found["conversions"] >= 1
-
-
-def test_fp16() -> None:
-    found = opcodes(fp16_kernel, "*fp16", "sm_90", 1024)
-    assert found["add"] + found["sub"] == 6 * 8
+    if pointer == "*bf16":
+        assert found["conversions"] >= max(1, per_thread // 2)

@@ -1,7 +1,8 @@
 """The kernels of folds, compiled for GPUs that need not be there, and read.
 
 They must hold exactly the FMAs that their products ask for: one contracted addition more would give
-other bits. Mutant: the same kernels with fusion on.
+other bits. Mutant: the same kernels with fusion on. Those in float32 registers, and elementwise
+kernels there, have no float64 in them. Mutant: the same folds in float64 registers.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 from triton.compiler import ASTSource
 
+from mcf.kernels import operators
+from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import GROUP, LANES, Fold, product_fold, sum_fold
-from mcf.kernels.formats import BF16, FP32, FP64
+from mcf.kernels.formats import BF16, FP16, FP32, FP64
 from mcf.kernels.triton import fold_kernels as fold
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.launching import THREADS, options
+from mcf.kernels.triton.launching import THREADS
 from tests.helpers.everyday import everyday
 from tests.kernels import machine_code as code
 
@@ -40,7 +43,7 @@ EVERYDAY = {("product_bf16", "sum"), ("product_fp64", "sum"), ("product_fp64", "
 def source(spec: Fold, kind: str, target: str) -> ASTSource:
     """A kernel as a launch hands it to Triton's compiler."""
     if kind == "halving":
-        signature = {"p": "*fp64", **dict.fromkeys(fold.HALVING_SIZES, "i32")}
+        signature = {"p": f"*{spec.register.name}", **dict.fromkeys(fold.HALVING_SIZES, "i32")}
     else:
         signature = {
             f"p_{o}_{c}": f"*{fmt.name}"
@@ -48,18 +51,14 @@ def source(spec: Fold, kind: str, target: str) -> ASTSource:
             for c in range(count)
         }
         sizes = fold.PRODUCT_SIZES if kind == "product" else fold.SUM_SIZES
-        signature |= {"out_ptr": "*fp64", **dict.fromkeys(sizes, "i32")}
+        signature |= {"out_ptr": f"*{spec.register.name}", **dict.fromkeys(sizes, "i32")}
     function = fold.build(spec, kind, Dialect.of(code.TARGETS[target]))
     return ASTSource(fn=function, signature=signature, constexprs={})
 
 
 def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
     """The kernel's assembly."""
-    reason = code.unavailable(target)
-    if reason is not None:
-        pytest.skip(reason)
-    chosen = options(code.TARGETS[target]) | changes
-    asm = code.compile_source(source(spec, kind, target), target, chosen).asm
+    asm = code.compile_launch(source(spec, kind, target), target, **changes)
     return str(asm["ptx"] if "ptx" in asm else asm["amdgcn"])
 
 
@@ -96,3 +95,43 @@ def test_no_addition_is_contracted(name: str, kind: str, target: str) -> None:
 def test_with_fusion_the_check_fails() -> None:
     text = compiled(SPECS["product_fp64"], "sum", "sm_90", enable_fp_fusion=True)
     assert fmas(text) not in expected("product_fp64", "sum")
+
+
+def has_float64(ptx: str) -> bool:
+    """Whether an instruction computes with, converts or loads float64."""
+    found = [opcode for _, opcode in code.ptx_instructions(ptx)]
+    assert len(found) > 20
+    return any("f64" in opcode for opcode in found)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (product_fold(FP32, 2, 2, 2, FP32), "sum"),
+        (product_fold(FP32, 2, 2, 2, FP32), "halving"),
+        pytest.param(product_fold(FP32, 4, 4, 4, FP32), "product", marks=pytest.mark.slow),
+        pytest.param(product_fold(FP16, 3, 3, 3, FP32), "product", marks=pytest.mark.slow),
+        pytest.param(sum_fold(BF16, 2, 2, FP32), "sum", marks=pytest.mark.slow),
+    ],
+    ids=lambda c: getattr(c, "name", c),
+)
+def test_folds_in_float32_have_no_float64(spec: Fold, kind: str) -> None:
+    assert not has_float64(compiled(spec, kind, "sm_90"))
+
+
+def test_the_check_sees_float64() -> None:
+    assert has_float64(compiled(product_fold(FP32, 2, 2, 2, FP64), "halving", "sm_90"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        operators.kernel(operators.RSQRT, FP32, 2),
+        operators.settle_kernel(2, register=FP32),
+        pytest.param(operators.kernel(operators.MUL, FP32, 4, 4), marks=pytest.mark.slow),
+        pytest.param(operators.kernel(operators.SQRT, BF16, 3), marks=pytest.mark.slow),
+    ],
+    ids=lambda spec: spec.name,
+)
+def test_operations_of_elements_have_no_float64(spec: Elementwise) -> None:
+    assert not has_float64(code.compile_kernel(spec, "sm_90").asm["ptx"])

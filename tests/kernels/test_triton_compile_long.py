@@ -1,4 +1,4 @@
-"""Kernels of long formulas: what lets Triton compile them in seconds.
+"""Kernels of formulas: what lets Triton compile long ones in seconds, and fusion and spills.
 
 Triton's pass for wide accesses follows each pointer that an operation made through everything that
 is computed with it, again from everything that it meets: minutes for a formula of some thousand
@@ -15,15 +15,19 @@ import torch
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
+import mcf
 from mcf.elementary import fused
 from mcf.elementary.tables import table
+from mcf.expansions.launch import fused_formulas
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton import device_functions, element_kernels, gpu
 from mcf.kernels.triton.launching import options
 from tests.kernels import machine_code as code
 from tests.kernels.address_types import front
-from tests.kernels.kernel_checks import check
+from tests.kernels.kernel_checks import check, check_flags
+from tests.mcf.expansions.inputs import hard
+from tests.mcf.expansions.test_fused_formulas import CALLS, COUNT
 
 pytestmark = pytest.mark.usefixtures("fresh_triton_cache")
 
@@ -56,7 +60,8 @@ def test_the_check_sees_pointers_that_operations_make() -> None:
 
 def test_entries_of_tables_are_no_accesses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant of the first test: entries that are loaded as Triton loads."""
-    monkeypatch.setattr(device_functions, "_gather_cuda", device_functions._gather)
+    plain = device_functions._function("gather", "tl.load(table + index)")
+    monkeypatch.setattr(device_functions, "_gather_cuda", plain)
     for cached in (element_kernels.build, device_functions.binder):
         cached.cache_clear()
     try:
@@ -92,3 +97,23 @@ def test_elements_are_counted_in_each_row(live: int) -> None:
     # All but 0 and 2000.
     assert counted.flatten().tolist() == [live * 3, 0, live * (element_kernels.BLOCK + 1)]
     assert (rows[0][0] == 7).all() != live
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [t for t in code.TARGETS if t.startswith("sm_")])
+@pytest.mark.parametrize("terms", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_formulas_have_no_fusion_and_no_spills(
+    dtype: torch.dtype, terms: int, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_formulas, "_specs", {})
+    monkeypatch.setattr(fused_formulas, "_kernels", {})
+    x, y = (mcf.MCFTensor(hard(dtype, terms, COUNT, seed)) for seed in (1, 2))
+    for call in CALLS.values():
+        call(x, y)
+    made = fused_formulas._specs.values()
+    assert len(made) >= 8
+    for spec in made:
+        compiled = code.compile_kernel(spec, target)
+        assert not check_flags(compiled.asm["llir"]), spec.name
+        assert code.stack_bytes(compiled.asm["cubin"]) == 0, spec.name

@@ -78,53 +78,47 @@ def test_a_missing_fma(mutate: Patch) -> None:
     rejected(KERNELS["two_prod_fp32"], "sm_90", "FMAs in machine code: 0 where 16 is expected")
 
 
-def mutated_on(target: str, name: str) -> str:
-    return name if target == "gfx942" else f"{name}_cuda"
+def mutate_expression(mutate: Patch, target: str, name: str, expression: str) -> None:
+    """Replace a primitive of float32 registers by an expression."""
+    short = "_SHORT_EXPRESSIONS" if target == "gfx942" else "_NVIDIA_SHORT_EXPRESSIONS"
+    table = "_EXPRESSIONS" if name == "neg" else short
+    mutate(device_functions, table, getattr(device_functions, table) | {name: expression})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
-def test_vague_division(mutate: Patch, target: str) -> None:
-    """Triton's `/` on float32."""
-    mutate(device_functions, mutated_on(target, "_div"), device_functions._div_fp64)
-    rejected(KERNELS["adamw_plain_bf16_wide"], target, "imprecise operation in Triton's IR: .*div")
+@pytest.mark.parametrize(
+    ("name", "expression", "target"),
+    [
+        *(("div", "a / b", target) for target in ("sm_80", "sm_90", "gfx942")),
+        *(("sqrt", "tl.sqrt(x)", target) for target in ("sm_90", "gfx942")),
+    ],
+)
+def test_vague_operations(mutate: Patch, name: str, expression: str, target: str) -> None:
+    """Triton's own division and root of float32."""
+    mutate_expression(mutate, target, name, expression)
+    found = f"imprecise operation in Triton's IR: .*{name}"
+    rejected(KERNELS["adamw_plain_bf16_wide"], target, found)
 
 
 @pytest.mark.slow
 def test_approximate_division_in_ptx(mutate: Patch) -> None:
-    mutate(device_functions, "_div_cuda", device_functions._div_fp64)
+    mutate_expression(mutate, "sm_90", "div", "a / b")
     found = "approximate or flushing instructions in PTX: {'div.full.f32': 16}"
     rejected(KERNELS["adamw_plain_bf16_wide"], "sm_90", found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_vague_root(mutate: Patch, target: str) -> None:
-    """Triton's `sqrt` on float32."""
-    mutate(device_functions, mutated_on(target, "_sqrt"), device_functions._sqrt_fp64)
-    rejected(KERNELS["adamw_plain_bf16_wide"], target, "imprecise operation in Triton's IR: .*sqrt")
-
-
-def exponential(x):
-    return tl.exp(x)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_another_approximation(mutate: Patch, target: str) -> None:
-    mutate(device_functions, "_neg", exponential)
+    mutate_expression(mutate, target, "neg", "tl.exp(x)")
     where = "the assembly" if target == "gfx942" else "machine code"
     rejected(KERNELS["sgd_plain_bf16_wide"], target, f"approximations in {where}")
 
 
-def subtracted(x):
-    # What -x itself was before Triton 3.8.
-    return 0.0 - x
-
-
 @pytest.mark.slow
 def test_negation_that_loses_the_sign_of_zero(mutate: Patch) -> None:
-    mutate(device_functions, "_neg", subtracted)
+    # Triton computed -x itself so before 3.8.
+    mutate_expression(mutate, "sm_90", "neg", "0.0 - x")
     rejected(KERNELS["adamw_light_bf16_wide"], "sm_90", "0 - x")
 
 

@@ -21,7 +21,6 @@ from mcf.kernels.reflection import reflection
 from mcf.kernels.rotation import rotations
 from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation_kernels
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.launching import options
 from tests.helpers.everyday import everyday
 from tests.kernels import machine_code as code
 
@@ -29,56 +28,39 @@ FORMATS = {"bf16": BF16, "fp32": FP32, "fp64": FP64}
 
 
 def source(kind: str, fmt: str, terms: int, target: str) -> ASTSource:
-    """A kernel as a launch hands it to Triton's compiler."""
+    """A kernel as a launch hands it to Triton's compiler; rotations of 64 rows."""
     dialect = Dialect.of(code.TARGETS[target])
-    if kind in ("reflection", "rotations"):
-        return _of_float64(kind, terms, dialect)
     kind, _, numbers = kind.partition(" ")
-    spec = elimination(kind, FORMATS[fmt], terms, 2 if numbers else 1)
-    terms = spec.terms
-    operands = "ax" if kind == "substitution" else "a"
-    signature = {f"p_{o}_{k}": f"*{fmt}" for o in operands for k in range(terms)}
-    many = elimination_kernels.sizes(terms)
-    if kind == "substitution":
-        words = elimination_kernels.SUBSTITUTION
-        constants = {"UPPER": 1, "UNIT": 0, "COLUMNS": many}
-    else:
-        signature |= {"pivots": "*i32", "info": "*i32"}
-        words = elimination_kernels.WORDS
-        constants = {"EXCHANGE": int(kind == "lu"), "ROWS": many}
-        constants["SEARCHED"] = elimination_kernels.SEARCHED
-    constants["WIDTH"] = elimination_kernels.WIDTH
-    signature |= dict.fromkeys(words, "i32") | dict.fromkeys(constants, "constexpr")
-    return ASTSource(
-        fn=elimination_kernels.kernel(spec, dialect), signature=signature, constexprs=constants
-    )
-
-
-def _of_float64(kind: str, terms: int, dialect: Dialect) -> ASTSource:
-    """Reflections, or rotations of 64 rows."""
     if kind == "reflection":
-        words = reflection_kernels.WORDS
-        constants = {"ROWS": reflection_kernels.sizes(terms), "WIDTH": reflection_kernels.WIDTH}
-        signature = {f"p_{o}_{k}": "*fp64" for o in "avt" for k in range(terms)}
-        kernel = reflection_kernels.kernel(reflection(terms), dialect)
+        module, spec, operands = reflection_kernels, reflection(terms), dict.fromkeys("avt", terms)
+        words, pointers = module.WORDS, {}
+        constants = {"ROWS": module.sizes(terms), "WIDTH": module.WIDTH}
+    elif kind == "rotations":
+        module, spec, operands = rotation_kernels, rotations(terms), {"x": terms, "t": 3}
+        words, pointers = module.WORDS, {"places": "*i64", "done": "*i64"}
+        constants = module.sizes(64, terms)
     else:
-        words = rotation_kernels.WORDS
-        constants = rotation_kernels.sizes(64, terms)
-        signature = {f"p_x_{k}": "*fp64" for k in range(terms)}
-        signature |= {f"p_t_{k}": "*fp64" for k in range(3)}
-        signature |= {"places": "*i64", "done": "*i64"}
-        kernel = rotation_kernels.kernel(rotations(terms), dialect)
-    signature |= dict.fromkeys(words, "i32") | dict.fromkeys(constants, "constexpr")
-    return ASTSource(fn=kernel, signature=signature, constexprs=constants)
+        module, spec = (
+            elimination_kernels,
+            elimination(kind, FORMATS[fmt], terms, 2 if numbers else 1),
+        )
+        operands = dict.fromkeys("ax" if kind == "substitution" else "a", spec.terms)
+        many, constants = module.sizes(spec.terms), {"WIDTH": module.WIDTH}
+        if kind == "substitution":
+            words, pointers = module.SUBSTITUTION, {}
+            constants |= {"UPPER": 1, "UNIT": 0, "COLUMNS": many}
+        else:
+            words, pointers = module.WORDS, {"pivots": "*i32", "info": "*i32"}
+            constants |= {"EXCHANGE": int(kind == "lu"), "ROWS": many}
+            constants["SEARCHED"] = module.SEARCHED
+    signature = {f"p_{o}_{k}": f"*{fmt}" for o, count in operands.items() for k in range(count)}
+    signature |= pointers | dict.fromkeys(words, "i32") | dict.fromkeys(constants, "constexpr")
+    return ASTSource(fn=module.kernel(spec, dialect), signature=signature, constexprs=constants)
 
 
 def compiled(kind: str, fmt: str, terms: int, target: str, **changes: Any) -> tuple[int, str]:
     """How many FMAs LLVM was given, and the assembly."""
-    reason = code.unavailable(target)
-    if reason is not None:
-        pytest.skip(reason)
-    chosen = options(code.TARGETS[target]) | changes
-    asm = code.compile_source(source(kind, fmt, terms, target), target, chosen).asm
+    asm = code.compile_launch(source(kind, fmt, terms, target), target, **changes)
     return code.llvm_operations(asm["llir"])["fma"], str(asm["ptx"])
 
 

@@ -9,16 +9,34 @@ the components of every operation in the order in which the kernel stores them.
 from __future__ import annotations
 
 import sys
+from types import FunctionType
 
 import torch
 import triton
 import triton.language as tl
 
 import mcf.kernels.triton as device
-from mcf.kernels.triton import add, bf16, fp16, grow, mul, renormalize, scale, two_prod, two_sum
+from mcf.kernels.triton import (
+    add,
+    bf16,
+    fast_two_sum,
+    fp16,
+    grow,
+    mul,
+    renormalize,
+    scale,
+    two_prod,
+    two_sum,
+)
 
 RESULTS = 16
 BLOCK = 256
+
+
+@triton.jit
+def _loaded(ptr, i, n):
+    x = tl.load(ptr + i, mask=i < n)
+    return x if x.dtype == tl.float64 else x.to(tl.float32)
 
 
 @triton.jit
@@ -28,14 +46,13 @@ def _keep(out_ptr, i, n, hi, lo, k: tl.constexpr):
     tl.store(out_ptr + (2 * k + 1) * n + i, lo.to(kind), mask=i < n)
 
 
-@triton.jit
-def native_kernel(x_hi_ptr, x_lo_ptr, y_hi_ptr, y_lo_ptr, out_ptr, n, BLOCK: tl.constexpr):
+def kernel(x_hi_ptr, x_lo_ptr, y_hi_ptr, y_lo_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x_hi, x_lo = tl.load(x_hi_ptr + i, mask=i < n), tl.load(x_lo_ptr + i, mask=i < n)
-    y_hi, y_lo = tl.load(y_hi_ptr + i, mask=i < n), tl.load(y_lo_ptr + i, mask=i < n)
+    x_hi, x_lo = _loaded(x_hi_ptr, i, n), _loaded(x_lo_ptr, i, n)
+    y_hi, y_lo = _loaded(y_hi_ptr, i, n), _loaded(y_lo_ptr, i, n)
     a, b = two_sum(x_hi, y_hi)
     _keep(out_ptr, i, n, a, b, 0)
-    a, b = device.fast_two_sum(x_hi, x_lo)
+    a, b = fast_two_sum(x_hi, x_lo)
     _keep(out_ptr, i, n, a, b, 1)
     a, b = two_prod(x_hi, y_hi)
     _keep(out_ptr, i, n, a, b, 2)
@@ -51,61 +68,17 @@ def native_kernel(x_hi_ptr, x_lo_ptr, y_hi_ptr, y_lo_ptr, out_ptr, n, BLOCK: tl.
     _keep(out_ptr, i, n, a, b, 7)
 
 
-@triton.jit
-def bf16_kernel(x_hi_ptr, x_lo_ptr, y_hi_ptr, y_lo_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x_hi = tl.load(x_hi_ptr + i, mask=i < n).to(tl.float32)
-    x_lo = tl.load(x_lo_ptr + i, mask=i < n).to(tl.float32)
-    y_hi = tl.load(y_hi_ptr + i, mask=i < n).to(tl.float32)
-    y_lo = tl.load(y_lo_ptr + i, mask=i < n).to(tl.float32)
-    a, b = bf16.two_sum(x_hi, y_hi)
-    _keep(out_ptr, i, n, a, b, 0)
-    a, b = bf16.fast_two_sum(x_hi, x_lo)
-    _keep(out_ptr, i, n, a, b, 1)
-    a, b = bf16.two_prod(x_hi, y_hi)
-    _keep(out_ptr, i, n, a, b, 2)
-    a, b = bf16.grow(x_hi, x_lo, y_hi)
-    _keep(out_ptr, i, n, a, b, 3)
-    a, b = bf16.scale(x_hi, x_lo, y_hi)
-    _keep(out_ptr, i, n, a, b, 4)
-    a, b = bf16.add(x_hi, x_lo, y_hi, y_lo)
-    _keep(out_ptr, i, n, a, b, 5)
-    a, b = bf16.mul(x_hi, x_lo, y_hi, y_lo)
-    _keep(out_ptr, i, n, a, b, 6)
-    a, b = bf16.renormalize(x_lo, y_hi)
-    _keep(out_ptr, i, n, a, b, 7)
-
-
-@triton.jit
-def fp16_kernel(x_hi_ptr, x_lo_ptr, y_hi_ptr, y_lo_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x_hi = tl.load(x_hi_ptr + i, mask=i < n).to(tl.float32)
-    x_lo = tl.load(x_lo_ptr + i, mask=i < n).to(tl.float32)
-    y_hi = tl.load(y_hi_ptr + i, mask=i < n).to(tl.float32)
-    y_lo = tl.load(y_lo_ptr + i, mask=i < n).to(tl.float32)
-    a, b = fp16.two_sum(x_hi, y_hi)
-    _keep(out_ptr, i, n, a, b, 0)
-    a, b = fp16.fast_two_sum(x_hi, x_lo)
-    _keep(out_ptr, i, n, a, b, 1)
-    a, b = fp16.two_prod(x_hi, y_hi)
-    _keep(out_ptr, i, n, a, b, 2)
-    a, b = fp16.grow(x_hi, x_lo, y_hi)
-    _keep(out_ptr, i, n, a, b, 3)
-    a, b = fp16.scale(x_hi, x_lo, y_hi)
-    _keep(out_ptr, i, n, a, b, 4)
-    a, b = fp16.add(x_hi, x_lo, y_hi, y_lo)
-    _keep(out_ptr, i, n, a, b, 5)
-    a, b = fp16.mul(x_hi, x_lo, y_hi, y_lo)
-    _keep(out_ptr, i, n, a, b, 6)
-    a, b = fp16.renormalize(x_lo, y_hi)
-    _keep(out_ptr, i, n, a, b, 7)
+def kernel_over(module):
+    """Return the kernel with the device functions of a module."""
+    names = {
+        name: getattr(module, name) for name in kernel.__code__.co_names if hasattr(module, name)
+    }
+    return triton.jit(FunctionType(kernel.__code__, {**globals(), **names}, "kernel"))
 
 
 KERNELS = {
-    "fp32": native_kernel,
-    "fp64": native_kernel,
-    "bf16": bf16_kernel,
-    "fp16": fp16_kernel,
+    name: kernel_over(module)
+    for name, module in {"fp32": device, "fp64": device, "bf16": bf16, "fp16": fp16}.items()
 }
 
 

@@ -165,12 +165,15 @@ def test_compiled_loop_has_the_bits_of_the_program(
 @pytest.mark.parametrize("name", ["exp", "log"])
 def test_ptx_has_no_float64(name: str) -> None:
     pytest.importorskip("triton", reason="triton has wheels for Linux only")
-    from tests.kernels.test_triton_compile_float32 import element_ptx, has_float64
+    from tests.kernels import machine_code
+    from tests.kernels.test_triton_compile_fold import has_float64
 
     terms = [2] * len(fused.PROGRAMS[name].arguments)
-    assert not has_float64(element_ptx(fused.kernel(name, FP32, *terms, register=FP32)))
+    narrow = fused.kernel(name, FP32, *terms, register=FP32)
+    assert not has_float64(machine_code.compile_kernel(narrow, "sm_90").asm["ptx"])
     if name == "exp":
-        assert has_float64(element_ptx(fused.kernel(name, FP32, *terms)))
+        wide = fused.kernel(name, FP32, *terms)
+        assert has_float64(machine_code.compile_kernel(wide, "sm_90").asm["ptx"])
 
 
 @pytest.mark.slow

@@ -28,8 +28,7 @@ import mcf
 from mcf.optim import AdamW
 from mcf.optim.storage import codes
 from tests.helpers.draws import power_of_two
-from tests.kernels.test_codes import e4m3_over_4
-from tests.kernels.test_codes_of_4_bits import LEVELS
+from tests.kernels.test_codes import LEVELS, e4m3_over_4
 from tests.optim.arithmetics import BF16, FP16, FP32, FP64, Case, cases
 from tests.optim.helpers import random, second_moment, value
 from tests.optim.models import CONTEXT, Fixed

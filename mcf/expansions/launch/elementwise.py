@@ -99,8 +99,8 @@ class Plan:
         """
         self._order, self._as_given = tuple(order), tuple(order) == (*range(len(order)),)
         self._tables, self._behind = tables, [*map(_address, tables)]
-        # The only scalar that operations have is the constant 1.
-        self._prepared, self._scalars = launch, np.ones((1, len(spec.scalars)))
+        # Operations have no scalars.
+        self._prepared, self._scalars = launch, np.empty((1, 0))
         self._launch = launch.row(self._scalars)
         self._call = getattr(self._launch, "call", self._launch)
         self.size, self.device, self._count = first.shape, first.device, first.numel()

@@ -189,7 +189,7 @@ class _Writer:
             raise NotFusedError
         spec = kernel(operation, self._fmt, *(len(x.registers) for x in given))
         registers = [r for x in given for r in x.registers]
-        arguments = operands_of(spec, registers, "ZERO", "ONE")
+        arguments = operands_of(spec, registers, "ZERO")
         found = self.recording.calls(spec.function, len(spec.results), *arguments)
         return _Name(found, operation.result is INT8)
 

@@ -62,7 +62,7 @@ def _product(groups: Sequence[Components]) -> Call | None:
     steps = Steps(3 * terms)
     x, y, out = ([*range(k * terms, (k + 1) * terms)] for k in range(3))
     x, y = (steps.gathered(p, c, range(c.ndim)) for p, c in ((x, a), (y, b)))
-    call = registry.prepare_product(spec, shape, CPU)
+    call = registry.on(CPU).prepare_product(spec, shape, CPU)
     wide = fmt is FP64
     whole = steps.fold(call, x + y, spec.state, count, out if wide else None)
     if not wide:
@@ -120,7 +120,7 @@ class _Matrices:
         count, n, _ = self.shape
         rows = n if rows is None else rows
         spec = product_fold(FP64, *[len(x)] * 3)
-        call = registry.prepare_product(spec, (count, rows, n, n), CPU)
+        call = registry.on(CPU).prepare_product(spec, (count, rows, n, n), CPU)
         self.steps.fold(call, x + y, spec.state, count * rows * n, out)
 
 

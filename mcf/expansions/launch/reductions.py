@@ -132,7 +132,7 @@ def _call(
     adding: Any
     multiplying: Any
     adding, multiplying = (
-        registry.prepare_fold(spec, number, length, CPU) for spec in (of_sums, of_products)
+        registry.on(CPU).prepare_fold(spec, number, length, CPU) for spec in (of_sums, of_products)
     )
     operands = 2 if name == "dot" else 1
     steps = Steps((operands + 1) * terms)

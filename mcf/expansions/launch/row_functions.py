@@ -117,7 +117,7 @@ def _arranged(
         if not 1 <= rank <= length:
             return None
         task = RowTask("sort", terms, terms * moved, (0, rank - 1, rank, int(name == "median")))
-    loop = registry.prepare_rows(task, (count // length, length), CPU)
+    loop = registry.on(CPU).prepare_rows(task, (count // length, length), CPU)
     result, back = like.shape, None
     if name in _REDUCTIONS:
         left = [1 if d in dims else s for d, s in enumerate(size) if keepdim or d not in dims]
@@ -178,7 +178,7 @@ def _search(groups: Sequence[Components], right: bool) -> Call | None:
     there, given = [*range(terms)], [*range(terms, 2 * terms)]
     if terms == 2:
         there, given = _canonical(steps, there, counts[0]), _canonical(steps, given, counts[1])
-    loop = registry.prepare_rows(task, (1, counts[1]), CPU)
+    loop = registry.on(CPU).prepare_rows(task, (1, counts[1]), CPU)
     steps.loop(loop, [2 * terms, *there, *given])
     return Call(steps.program(), wanted.shape, torch.int64)
 
@@ -223,7 +223,7 @@ def _along(groups: Sequence[Components], name: str, dim: int | None, keepdim: bo
         steps.kernel(spec, on, places, tables)
 
     def loop(task: str, width: int, places: Slots, moved: int = 0) -> None:
-        call = registry.prepare_rows(RowTask(task, width, moved), (rows, length), CPU)
+        call = registry.on(CPU).prepare_rows(RowTask(task, width, moved), (rows, length), CPU)
         steps.loop(call, places)
 
     out = [*range(terms, 2 * terms)]

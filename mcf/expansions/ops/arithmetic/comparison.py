@@ -21,7 +21,7 @@ from mcf.expansions.ops.shape.movement import where
 from mcf.expansions.promotion import aligned
 from mcf.expansions.tensor import COMPONENTS, Components, MCFTensor, broadcast, fresh, wrap
 from mcf.kernels import registry
-from mcf.kernels.algorithms.closeness import closeness
+from mcf.kernels.algorithms.order import closeness
 from mcf.kernels.formats import FORMATS, FP32, FP64, INT8
 from mcf.kernels.operators import (
     ABS,
@@ -224,7 +224,7 @@ _UNIFORM = frozenset({"rtol", "atol", "margin", "least"})
 _CLOSENESS = Operation(
     "closeness",
     ("x", "y", "rtol", "atol", "margin", "least"),
-    (closeness,),
+    {1: closeness},
     results=1,
     result=INT8,
 )

@@ -21,8 +21,7 @@ from mcf.elementary import fixed
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch.recorded import functorch, unseen
 from mcf.expansions.tensor import MCFTensor
-from mcf.kernels.formats import FP32, FP64, Format, format_of
-from mcf.kernels.scaling import power_of_two
+from mcf.kernels.formats import FP32, FP64, Format, format_of, power_of_two
 from mcf.reductions.folds import row_exponents
 
 

@@ -1,7 +1,8 @@
-"""Sums of a large and a small expansion: their bounds in exact arithmetic, and a mutant of each.
+"""Sums of expansions with fewer operations than `sum3` and `sum4`, in exact arithmetic.
 
-*Exact*: a sum of components is a rational. Mutants caught: an error left out, a low component left
-out, a renormalisation left out.
+*Exact*: every rounding is one of rationals. Sums with a much smaller expansion keep their bounds;
+sums with a float are those with zeros behind it. Mutants caught: an error left out, a low component
+left out, a renormalisation left out; a sum that takes the float for the smaller.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import inspect
 from collections.abc import Callable
 from fractions import Fraction
 from types import FunctionType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mcf.elementary.error_steps import Steps
 from mcf.kernels import FP64, exact
-from mcf.kernels.algorithms import absorption
-from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms import sums
+from mcf.kernels.statements import written
 from tests.helpers.adversarial import Draw
 
 LENGTHS = (2, 3, 4)
@@ -52,12 +54,12 @@ def _worst(function: Callable[..., object], terms: int) -> tuple[Fraction, bool]
 
 @pytest.mark.parametrize("terms", LENGTHS)
 def test_error(terms: int) -> None:
-    worst, normal = _worst(absorption.ABSORBED[terms], terms)
+    worst, normal = _worst(sums.ABSORBED[terms], terms)
     assert normal
     assert 0 < worst <= Steps(terms).absorb() / Steps(terms).constant()
 
 
-def _without(function: FunctionType, line: str, instead: str) -> FunctionType:
+def _mutant(function: FunctionType, line: str, instead: str) -> FunctionType:
     text = inspect.getsource(function)
     assert text.count(line) == 1
     _, *body = text.replace(line, instead).splitlines()
@@ -77,6 +79,36 @@ def _without(function: FunctionType, line: str, instead: str) -> FunctionType:
         (4, "rn(rn(d + e) + ", "rn(e + "),
     ],
 )
-def test_mutants_exceed_it(terms: int, line: str, instead: str) -> None:
-    worst, normal = _worst(_without(absorption.ABSORBED[terms], line, instead), terms)
+def test_mutants_exceed_the_bound(terms: int, line: str, instead: str) -> None:
+    worst, normal = _worst(_mutant(sums.ABSORBED[terms], line, instead), terms)
     assert not normal or worst > Steps(terms).absorb() / Steps(terms).constant()
+
+
+CASES = {3: (sums.sum3, sums.plus_float3), 4: (sums.sum4, sums.plus_float4)}
+
+
+def _same(whole: Callable[..., Any], short: Callable[..., Any], terms: int) -> bool:
+    d, count = Draw(FP64, 3), 100
+    planes = [d.numbers(d.exponents(count, -3, 3))]
+    for _ in range(terms - 1):
+        planes.append(d.low(planes[-1]))
+    y = d.numbers(d.exponents(count, -60, 60))
+    # What cancels, in part or but for what is behind the first component.
+    y[::4] = -planes[0][::4]
+    y[1::4] = -(planes[0] * 256).round()[1::4] / 256
+    formats = {"rc": FP64}
+    network, shorter = (exact.bind(f, FP64, roundings=formats) for f in (whole, short))
+    zeros = (Fraction(0),) * (terms - 1)
+    for *x, b in zip(*(p.tolist() for p in planes), y.tolist(), strict=True):
+        given, number = tuple(map(Fraction, x)), Fraction(b)
+        if network(given, (number, *zeros)) != shorter(given, (number,)):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("terms", CASES)
+def test_the_sum_with_a_float_is_that_with_zeros(terms: int) -> None:
+    whole, short = CASES[terms]
+    assert _same(whole, short, terms)
+    line = "a, b = two_sum(x0, y[0])"
+    assert not _same(whole, _mutant(short, line, line.replace("two", "fast_two")), terms)
