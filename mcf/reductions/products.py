@@ -19,7 +19,7 @@ from mcf.kernels.components import Components as Components
 from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.program import Program
-from mcf.reductions import modular as modular
+from mcf.reductions import modular
 from mcf.reductions.folds import finish, matrix_products, paired
 from mcf.reductions.native_steps import CPU, Steps, UnpreparedError
 from mcf.reductions.rows import check_same, operator
@@ -155,7 +155,7 @@ def _nearest(x: Components, y: Components, terms: int) -> Components:
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
         return tuple(c.reshape(*x[0].shape[:-1], c.shape[-1]) for c in _nearest(tall, y, terms))
     batch = _batch(x, y)
-    found = torch.ops.mcf.exact_matrices(_flat(x, batch), _flat(y, batch), terms)
+    found = modular.exact_matrices(_flat(x, batch), _flat(y, batch), terms)
     return tuple(c.reshape(*batch, *c.shape[1:]) for c in found)
 
 

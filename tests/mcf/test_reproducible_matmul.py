@@ -50,7 +50,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def product(x: Components, y: Components, terms: int) -> Components:
-    found = modular.matmul([c[None] for c in x], [c[None] for c in y], terms)
+    found = modular.exact_matrices([c[None] for c in x], [c[None] for c in y], terms)
     return tuple(c[0] for c in found)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from mcf.kernels.scaling import power_of_two
 from mcf.reductions.modular import declarations
 from mcf.reductions.modular.moduli import Plan, batches
 
@@ -37,11 +38,7 @@ class Integers:
 def _times_power(x: Tensor, exponent: Tensor) -> Tensor:
     """Return x 2**exponent for |exponent| <= 2044."""
     half = exponent >> 1
-    return x * _power(half) * _power(exponent - half)
-
-
-def _power(exponent: Tensor) -> Tensor:
-    return ((exponent + 1023) << 52).view(torch.float64)
+    return x * power_of_two(half) * power_of_two(exponent - half)
 
 
 def integers(x: list[Tensor], dim: int, plan: Plan) -> Integers:

@@ -8,7 +8,6 @@ the order of additions nor the hardware changes a bit.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from mcf.reductions.exact import exact_dots
 from mcf.reductions.modular import declarations
 from mcf.reductions.modular.integer_matrices import UP, Integers, integers
 from mcf.reductions.modular.moduli import Plan, batches, plan_for
+from mcf.reductions.rows import operator
 
 # Since |a b| <= 2**14, this many products fit an int32 (2**30) and a float32 (2**24) accumulator.
 INTEGERS, FLOATS = 1 << 16, 1 << 10
@@ -164,11 +164,10 @@ WORKSPACE = 1 << 28
 GATHERED = 1 << 20
 
 
-def matmul(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """Return `exact_matrices` as one operator, which `torch.compile` does not trace."""
-    return tuple(torch.ops.mcf.exact_matrices(list(x), list(y), terms))
-
-
+@operator(
+    "exact_matrices(Tensor[] x, Tensor[] y, int terms)",
+    lambda x, y, terms: [x[0].new_empty(*x[0].shape[:2], y[0].shape[2]) for _ in range(terms)],
+)
 def exact_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
     """Return the nearest expansions of `terms` components to x @ y.
 
@@ -266,13 +265,3 @@ def _special(out: list[Tensor], x: Tensor, y: Tensor) -> None:
     out[0].copy_(torch.where(special, value, out[0]))
     for o in out[1:]:
         o.masked_fill_(special, 0.0)
-
-
-def _fake(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
-    return [x[0].new_empty(*x[0].shape[:2], y[0].shape[2]) for _ in range(terms)]
-
-
-_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("exact_matrices(Tensor[] x, Tensor[] y, int terms) -> Tensor[]")  # type: ignore[no-untyped-call]
-_library.impl("exact_matrices", exact_matrices, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake("mcf::exact_matrices", _fake, lib=_library)

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
-from mcf.fourier import opaque_transforms, transform
+from mcf.fourier import transform
 from tests.helpers import assert_all_same_bits
 from tests.helpers.complexes import numbers
 
@@ -32,7 +32,7 @@ def test_what_has_no_numbers_keeps_no_tables_and_meets_none(n: int) -> None:
         transform._twiddles,
         transform._matrix,
         transform.chirps,
-        opaque_transforms._kept_turns,
+        transform._cached_turns,
     ):
         kept.cache_clear()
     x = numbers(torch.float64, 2, n).real

@@ -97,7 +97,8 @@ def lu_solve(
     """Return X with A X = B from the factors of A."""
     _right_side("lu_solve", factors, b, left)
     a, right = _padded(factors, b)
-    return wrap(operators.lu_solve(a, pivots, right, left=left, adjoint=adjoint))
+    [x] = operators.lu_solve(a, pivots, right, left, adjoint)
+    return wrap(x)
 
 
 @implements(aten._linalg_solve_ex.default)
@@ -115,10 +116,10 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
     x, y = _padded(a, b)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
     if left or vector:
-        solution, (factors, pivots, info) = operators.solve(x, y)
+        solution, factors, pivots, info = operators.solve(x, y)
     else:
-        factors, pivots, info = operators.lu_factor(x)
-        solution = operators.lu_solve(factors, pivots, y, left=False)
+        factors, pivots, info = operators.lu_factor(x, True)
+        [solution] = operators.lu_solve(factors, pivots, y, False, False)
     _raise("solve_ex", info, check_errors)
     solution = each(lambda c: c.squeeze(-1), solution) if vector else solution
     return wrap(solution), wrap(factors), pivots, info
@@ -129,7 +130,7 @@ def inv_ex(a: MCFTensor, *, check_errors: bool = False) -> Any:
     """Return the inverse and info."""
     _matrix("inv", a, square=True)
     eye = identity(a.components, a.shape[-1])
-    inverse, (_, _, info) = operators.solve(a.components, eye)
+    inverse, _, _, info = operators.solve(a.components, eye)
     _raise("inv_ex", info, check_errors)
     return wrap(inverse), info
 
@@ -143,14 +144,14 @@ def _determinant_matrix(name: str, a: MCFTensor) -> Components:
 @implements(aten._linalg_det.default)
 def det(a: MCFTensor) -> Any:
     """Return the determinant, and the LU factors and pivots."""
-    found, (factors, pivots, _) = operators.det(_determinant_matrix("det", a))
+    found, factors, pivots, _ = operators.det(_determinant_matrix("det", a))
     return wrap(found), wrap(factors), pivots
 
 
 @implements(aten._linalg_slogdet.default)
 def slogdet(a: MCFTensor) -> Any:
     """Return the determinant's sign and log of its absolute value, the LU factors and pivots."""
-    factors, pivots, _ = operators.lu_factor(_determinant_matrix("slogdet", a))
+    factors, pivots, _ = operators.lu_factor(_determinant_matrix("slogdet", a), True)
     diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
     negative = torch.signbit(diagonal[0])
     size = each(lambda c: torch.where(negative, -c, c), diagonal)

@@ -120,4 +120,5 @@ def ldl_solve(factors: Any, pivots: Tensor, b: Any, *, hermitian: bool = False) 
     """Return X with A X = B from the LDL factors of A."""
     _right_side("ldl_solve", factors, b, left=True)
     x, y = _padded(factors, b)
-    return wrap(operators.ldl_solve(x, pivots, y))
+    [found] = operators.ldl_solve(x, pivots, y)
+    return wrap(found)

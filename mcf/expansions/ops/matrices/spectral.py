@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,10 +55,9 @@ def svd(
     """Return U, descending singular values, and V^T."""
     _matrix("svd", a)
     refuse_driver(driver)
-    u, values, vt = operators.svd(a.components, full_matrices, compute_uv)
-    if u is None or vt is None:
-        return _nothing(values), wrap(values), _nothing(values)
-    return wrap(u), wrap(values), wrap(vt)
+    values, *vectors = operators.svd(a.components, full_matrices, compute_uv)
+    u, vt = map(wrap, vectors) if vectors else (_nothing(values), _nothing(values))
+    return u, wrap(values), vt
 
 
 def _threshold(a: Any, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
@@ -136,7 +136,7 @@ def matrix_exp(a: MCFTensor) -> MCFTensor:
     _matrix("matrix_exp", a, square=True)
     # PyTorch's derivative also calls this operator, with a block matrix.
     found = None if watched() else exponential(a)
-    return wrap(operators.matrix_exp(a.components)) if found is None else found
+    return wrap(operators.matrix_exp(a.components)[0]) if found is None else found
 
 
 _DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
@@ -161,9 +161,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = No
     x, y = _padded(a, b)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
     m, n = a.shape[-2:]
-    found = _lstsq(list(x), list(y), rcond, driver)
-    terms = len(x)
-    solution, rank, values = tuple(found[:terms]), found[terms], tuple(found[terms + 1 :])
+    solution, values, rank = _lstsq(x, y, rcond, driver)
     residuals = each(lambda c: c.new_empty(0), x)
     full = driver == "gels" or (driver in ("gelsd", "gelss") and bool((rank == n).all()))
     if m > n and full:
@@ -177,8 +175,8 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = No
 
 def _solved(
     a: MCFTensor, b: Components, rcond: float | None, driver: str | None
-) -> tuple[Components, Tensor, Components]:
-    """Return solution, rank and singular values; the last two are empty where PyTorch's are."""
+) -> tuple[Components, Components, Tensor]:
+    """Return solution, singular values and rank; the last two are empty where PyTorch's are."""
     none = torch.empty(0, dtype=torch.int64, device=a.device)
     nothing = each(lambda c: c.new_empty(0), a.components)
     least = max(a.shape[-2:]) * 2 * float(format_of(a.dtype).u ** a.terms)
@@ -187,9 +185,9 @@ def _solved(
         short = ratio.double() <= (least if driver is None else 0.0)
         if not bool(short.any()):
             if driver == "gels":
-                return solution, none, nothing
+                return solution, nothing, none
             rank = torch.full(a.shape[:-2], min(a.shape[-2:]), device=a.device)
-            return solution, rank, nothing
+            return solution, nothing, rank
         if driver == "gels":
             raise LinAlgError(
                 "torch.linalg.lstsq: The least squares solution could not be computed because the "
@@ -203,30 +201,22 @@ def _solved(
     if driver is None:
         found = where(short[..., None, None], found, solution)
         rank = torch.where(short, rank, min(a.shape[-2:]))
-    return found, rank, values if driver in ("gelsd", "gelss") else nothing
-
-
-def _lstsq_run(
-    a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
-) -> list[Tensor]:
-    solution, rank, values = _solved(wrap(tuple(a)), tuple(b), rcond, driver)
-    return [*(c.contiguous() for c in solution), rank.contiguous(), *values]
+    return found, values if driver in ("gelsd", "gelss") else nothing, rank
 
 
 def _lstsq_shapes(
     a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
-) -> list[Tensor]:
-    batch = triangular.broadcast(tuple(a), tuple(b))
+) -> list[Sequence[int]]:
     *own, m, n = a[0].shape
-    solution = [c.new_empty([*batch, n, b[0].shape[-1]]) for c in a]
-    rank = a[0].new_empty([0] if driver == "gels" else own, dtype=torch.int64)
-    with_values = driver in ("gelsd", "gelss")
-    values = [c.new_empty([*own, min(m, n)] if with_values else [0]) for c in a]
-    return [*solution, rank, *values]
+    batch = triangular.broadcast(tuple(a), tuple(b))
+    values = [*own, min(m, n)] if driver in ("gelsd", "gelss") else [0]
+    return [(*batch, n, b[0].shape[-1]), values, [0] if driver == "gels" else own]
 
 
-_lstsq = operators.operator(
-    "lstsq(Tensor[] a, Tensor[] b, float? rcond, str? driver) -> Tensor[]",
-    _lstsq_run,
+_lstsq = operators.decomposition(
+    "lstsq(Tensor[] a, Tensor[] b, float? rcond, str? driver)",
+    lambda a, b, rcond, driver: _solved(wrap(tuple(a)), tuple(b), rcond, driver),
     _lstsq_shapes,
+    integers=1,
+    dtype=torch.int64,
 )
