@@ -199,11 +199,7 @@ class MCFComplexTensor:
     @property
     def grad(self) -> MCFComplexTensor | None:
         """dL/dx + i dL/dy, accumulated in the parts by `backward`; None before."""
-        x, y = self.real.grad, self.imag.grad
-        if x is None and y is None:
-            return None
-        x = torch.zeros_like(self.real.detach()) if x is None else x
-        return pair(x, torch.zeros_like(x) if y is None else y)
+        return gradient((self.real.grad, self.imag.grad))
 
     @grad.setter
     def grad(self, value: MCFComplexTensor | None) -> None:
@@ -236,11 +232,13 @@ def pair(x: Any, y: Any) -> MCFComplexTensor:
     return MCFComplexTensor(x, y)
 
 
-def gradient(grads: Sequence[Any]) -> MCFComplexTensor:
-    """Return the complex gradient of two parts, one of which may be None (zero)."""
+def gradient(grads: Sequence[Any]) -> Any:
+    """Return the complex gradient of two parts, one of which may be None (zero); None for both."""
     x, y = grads
+    if x is None and y is None:
+        return None
     x = torch.zeros_like(y) if x is None else x
-    return MCFComplexTensor(x, torch.zeros_like(x) if y is None else y)  # type: ignore[arg-type]
+    return pair(x, torch.zeros_like(x) if y is None else y)
 
 
 def made(x: MCFTensor, y: MCFTensor) -> MCFComplexTensor:

@@ -19,8 +19,8 @@ from mcf.reductions import sum as total
 aten = torch.ops.aten
 
 
-def _matrix(name: str, a: Tensor, square: bool = False) -> None:
-    if a.dim() < 2:
+def _matrix(name: str, a: Any, square: bool = False) -> None:
+    if a.ndim < 2:
         raise RuntimeError(
             f"linalg.{name}: The input tensor A must have at least 2 dimensions, got shape "
             f"{list(a.shape)}"
@@ -32,13 +32,40 @@ def _matrix(name: str, a: Tensor, square: bool = False) -> None:
         )
 
 
-def _right_side(name: str, a: Tensor, b: Tensor, left: bool) -> None:
+def _right_side(name: str, a: Any, b: Any, left: bool = True) -> None:
     _matrix(name, a, square=True)
-    if b.dim() < 2 or a.shape[-1] != b.shape[-2 if left else -1]:
+    if b.ndim < 2 or a.shape[-1] != b.shape[-2 if left else -1]:
         order = "AX = B" if left else "XA = B"
         raise RuntimeError(
             f"linalg.{name}: Incompatible shapes of A and B for the equation {order}: "
             f"{list(a.shape)} and {list(b.shape)}"
+        )
+
+
+def _is_vector(a: Any, b: Any) -> bool:
+    """Return whether B is a vector or a batch of vectors, as PyTorch decides it."""
+    return bool(b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1]))
+
+
+def _sides(a: Any, b: Any, left: bool) -> bool:
+    """Return whether B is a vector, after refusing systems whose shapes do not fit."""
+    if not _is_vector(a, b):
+        _right_side("solve", a, b, left)
+        return False
+    _matrix("solve", a, square=True)
+    if b.shape[-1] != a.shape[-1]:
+        raise RuntimeError(
+            f"linalg.solve: Incompatible shapes of A and B for the equation AX = B: "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
+    return True
+
+
+def _qr_mode(mode: str) -> None:
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
+            "'r', or 'complete'"
         )
 
 
@@ -49,6 +76,7 @@ def _padded(a: Any, b: Any) -> tuple[Components, ...]:
 
 
 def _raise(name: str, info: Tensor, wanted: bool) -> None:
+    """Raise PyTorch's error if a factorisation failed."""
     if wanted:
         torch._linalg_check_errors(info, f"linalg.{name}", is_matrix=info.dim() == 0)
 
@@ -104,15 +132,7 @@ def lu_solve(
 @implements(aten._linalg_solve_ex.default)
 def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
     """Return X with A X = B, the factors of A, pivots and info."""
-    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
-    if not vector:
-        _right_side("solve", a, b, left)
-    _matrix("solve", a, square=True)
-    if vector and b.shape[-1] != a.shape[-1]:
-        raise RuntimeError(
-            f"linalg.solve: Incompatible shapes of A and B for the equation AX = B: "
-            f"{list(a.shape)} and {list(b.shape)}"
-        )
+    vector = _sides(a, b, left)
     x, y = _padded(a, b)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
     if left or vector:
@@ -173,11 +193,7 @@ def cholesky_ex(a: MCFTensor, *, upper: bool = False, check_errors: bool = False
 def qr_(a: MCFTensor, mode: str = "reduced") -> Any:
     """Return Q and R; an empty Q for mode "r"."""
     _matrix("qr", a)
-    if mode not in ("reduced", "complete", "r"):
-        raise RuntimeError(
-            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
-            "'r', or 'complete'"
-        )
+    _qr_mode(mode)
     q, r = operators.qr(a.components, mode)
     return wrap(each(lambda c: c.new_empty(0), r) if q is None else q), wrap(r)
 

@@ -12,7 +12,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.launch.matrices import exponential
-from mcf.expansions.ops.matrices.linalg import _matrix, _padded
+from mcf.expansions.ops.matrices.linalg import _is_vector, _matrix, _padded
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
@@ -142,6 +142,18 @@ def matrix_exp(a: MCFTensor) -> MCFTensor:
 _DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
 
 
+def _fits(a: Any, b: Any) -> bool:
+    """Return whether B is a vector, after refusing shapes that do not fit in `lstsq`."""
+    vector = _is_vector(a, b)
+    rows = b.shape[-1] if vector else b.shape[-2] if b.ndim > 1 else -1
+    if rows != a.shape[-2]:
+        raise RuntimeError(
+            "torch.linalg.lstsq: input.size(-2) should match other.size(-2), got shapes "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
+    return vector
+
+
 @implements(aten.linalg_lstsq.default)
 def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """Return the solution, squared residuals, rank and singular values; see `mcf.linalg`."""
@@ -151,13 +163,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = No
             "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss) "
             f"or None, got {driver}"
         )
-    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
-    rows = b.shape[-1] if vector else b.shape[-2] if b.dim() > 1 else -1
-    if rows != a.shape[-2]:
-        raise RuntimeError(
-            "torch.linalg.lstsq: input.size(-2) should match other.size(-2), got shapes "
-            f"{list(a.shape)} and {list(b.shape)}"
-        )
+    vector = _fits(a, b)
     x, y = _padded(a, b)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
     m, n = a.shape[-2:]
