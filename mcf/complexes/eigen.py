@@ -261,15 +261,12 @@ class Floats:
         self.signs = [np.array(s, dtype=np.float64) for s in (_ROWS, _COLUMNS)]
 
     def entry(self, i: int, j: int) -> tuple[float, float]:
-        """Return an element of the upper matrix."""
         return self.both[i, 0, j].item(), self.both[i, 1, j].item()
 
     def clear(self, i: int, j: int) -> None:
-        """Set an element of the upper matrix to 0."""
         self.both[i, :, j] = 0.0
 
     def apart(self, i: int, j: int) -> tuple[float, float]:
-        """Return the difference of two diagonal elements."""
         (p, q), (x, y) = self.entry(i, i), self.entry(j, j)
         return p - x, q - y
 
@@ -321,17 +318,14 @@ class Expansions:
         self.signs = [torch.tensor(s, device=first.device).double() for s in (_ROWS, _COLUMNS)]
 
     def entry(self, i: int, j: int) -> tuple[float, float]:
-        """Return the leading components of an element of the upper matrix."""
         x, y = self.both[0][i, :, j].tolist()
         return x, y
 
     def clear(self, i: int, j: int) -> None:
-        """Set an element of the upper matrix to 0."""
         for c in self.both:
             c[i, :, j] = 0.0
 
     def apart(self, i: int, j: int) -> tuple[float, float]:
-        """Return the leading components of the difference of two diagonal elements."""
         one, other = (tuple(c[k, :, k] for c in self.both) for k in (i, j))
         x, y = operations.sub(one, other)[0].tolist()
         return x, y

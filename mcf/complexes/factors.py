@@ -23,7 +23,7 @@ from mcf.expansions.ops.matrices.linalg import _matrix, _qr_mode, _raise, _right
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32
-from mcf.linalg import cholesky_factor, lu_factors, qr_factors, triangular
+from mcf.linalg import lu_factors, qr_factors, triangular
 from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import ALL, Components, each, identity, one_like, where
 
@@ -398,7 +398,7 @@ implements("logdet")(lambda z: torch.log(det(z)))
 
 
 def _factored(a: Any) -> list[Any]:
-    factor, info = cholesky_factor.factor(components(a), COMPLEX)
+    factor, info = triangular.cholesky(components(a), COMPLEX)
     return [complex_of(factor), info]
 
 

@@ -32,14 +32,15 @@ from mcf.expansions.ops.matrices.polar_factors import polar_factors, square_root
 from mcf.expansions.ops.matrices.spectral import _fits, kept, matrix_rank, refuse_driver
 from mcf.expansions.tensor import wrap
 from mcf.kernels.formats import format_of
-from mcf.linalg import eigen, matrix_exponential, singular
+from mcf.linalg import matrix_exponential
+from mcf.linalg import spectral as real
 from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.opaque_decompositions import converged
 
 
 def _eigh(a: Any, upper: bool) -> list[Any]:
     given = components(a)
-    values, vectors, done = eigen.decompose(given, upper, COMPLEX)
+    values, vectors, done = real.eigh(given, upper, COMPLEX)
     converged("eigh", given, done)
     return [wrap(values), complex_of(vectors)]
 
@@ -64,7 +65,7 @@ def eigh(A: Any, UPLO: str = "L") -> Any:
     """Return w, ascending, and V with A V = V diag(w), as `torch.linalg.eigh` from one triangle.
 
     Only the real part of the diagonal is read. The algorithm (complex rotations, then corrections
-    in expansions) is that of real matrices (`mcf.linalg.eigen.decompose`). Its guarantees are
+    in expansions) is that of real matrices (`mcf.linalg.spectral.eigh`). Its guarantees are
     |A V - V diag(w)| <= 208 n u^terms |A| and |V^H V - I| <= 104 n u^terms (Frobenius), also for
     clusters and equal eigenvalues. The rounding to the format is added. docs/numerics.md, Singular
     vectors, lists the proved ones.
@@ -86,7 +87,7 @@ implements("linalg_eigvalsh")(lambda A, UPLO="L": eigh(A, UPLO)[0])
 
 def _svd(a: Any, full: bool) -> list[Any]:
     given = components(a)
-    u, values, vh, done = singular.decompose(given, full, numbers=COMPLEX)
+    u, values, vh, done = real.svd(given, full, numbers=COMPLEX)
     converged("svd", given, done)
     assert u is not None
     assert vh is not None
@@ -133,7 +134,7 @@ def _svd_derivative(given: Any, out: Any, grads: Any) -> Any:
 def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> Any:
     """Return U, s (descending) and V^H with A = U diag(s) V^H, as `torch.linalg.svd`.
 
-    The algorithm is that of real matrices in complex arithmetic (`mcf.linalg.singular.decompose`):
+    The algorithm is that of real matrices in complex arithmetic (`mcf.linalg.spectral.svd`):
     |A V - U diag(s)| <= c k u^terms |A|, |U^H U - I| and |V^H V - I| <= c k u^terms (Frobenius).
     Here k is the lesser side, and docs/numerics.md, Singular vectors, has c. This includes equal
     singular values and deficient ranks; the rounding to the format is added.

@@ -15,13 +15,11 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.linalg import (
-    cholesky_factor,
-    eigen,
     ldl_factors,
     lu_factors,
     matrix_exponential,
     qr_factors,
-    singular,
+    spectral,
     triangular,
 )
 from mcf.linalg.parts import Components, transpose
@@ -141,7 +139,7 @@ lu_solve = decomposition(
 )
 cholesky = decomposition(
     "cholesky(Tensor[] a)",
-    lambda a: cholesky_factor.factor(tuple(a)),
+    lambda a: triangular.cholesky(tuple(a)),
     lambda a: [a[0].shape, a[0].shape[:-2]],
     integers=1,
 )
@@ -232,7 +230,7 @@ def converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
 
 
 def _eigh_run(a: list[Tensor], upper: bool) -> Sequence[Components]:
-    values, vectors, done = eigen.decompose(tuple(a), upper)
+    values, vectors, done = spectral.eigh(tuple(a), upper)
     converged("eigh", a, done)
     return values, vectors
 
@@ -244,7 +242,7 @@ eigh = decomposition(
 
 
 def _svd_run(a: list[Tensor], full: bool, vectors: bool) -> Sequence[Components]:
-    u, values, vt, done = singular.decompose(tuple(a), full, vectors)
+    u, values, vt, done = spectral.svd(tuple(a), full, vectors)
     converged("svd", a, done)
     return (values,) if u is None or vt is None else (values, u, vt)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import operations
-from mcf.linalg import working_matrices
+from mcf.linalg import number_kinds
 from mcf.reductions import products
 from mcf.reductions.products import small_products
 from tests.helpers import assert_all_same_bits
@@ -70,5 +70,5 @@ def test_powers_of_two_are_those_of_ldexp() -> None:
     for part, exponents in itertools.product((x, middle), pairs):
         k = torch.tensor(exponents)[:, None, None]
         expected = operations.ldexp(part, k)
-        assert_all_same_bits(working_matrices._scaled(part, k), expected, str(exponents))
-    assert working_matrices._scaled(middle, 0) is middle
+        assert_all_same_bits(number_kinds._scaled(part, k), expected, str(exponents))
+    assert number_kinds._scaled(middle, 0) is middle

@@ -11,7 +11,7 @@ import torch
 
 import mcf
 from mcf.kernels import operations
-from mcf.linalg import cholesky_factor, lu_factors, number_kinds, qr_factors, triangular
+from mcf.linalg import lu_factors, number_kinds, qr_factors, triangular
 from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import Components, each
 from tests.helpers.everyday import everyday
@@ -36,7 +36,7 @@ CALLS: dict[str, Callable[[Components, Components], Any]] = {
     "lu without exchanges": lambda a, b: lu_factors.factor(a, False, COMPLEX),
     "solve": lambda a, b: lu_factors.solved(a, b, COMPLEX)[0],
     "det": lambda a, b: lu_factors.determined(a, COMPLEX)[0],
-    "cholesky": lambda a, b: cholesky_factor.factor(dominant(a), COMPLEX),
+    "cholesky": lambda a, b: triangular.cholesky(dominant(a), COMPLEX),
     "substitution": lambda a, b: [
         triangular.solve(a, b, upper=upper, unitriangular=unit, numbers=COMPLEX)
         for upper, unit in ((True, False), (False, True))
@@ -200,7 +200,7 @@ def test_backward_errors_of_gaussian_integers(terms: int) -> None:
                           for i in range(n) for j in range(n)))  # fmt: skip
     assert worst <= 3 * limit(n, terms)
     square = COMPLEX.matmul(a, COMPLEX.adjoint(a))
-    root, info = cholesky_factor.factor(square, COMPLEX)
+    root, info = triangular.cholesky(square, COMPLEX)
     assert not int(info)
     with mpmath.workprec(2000):
         adjoint = exact(root).transpose_conj()
@@ -221,7 +221,7 @@ def test_mutants_of_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     a = (real, zero, imag, zero)
     square = COMPLEX.matmul(a, COMPLEX.adjoint(a))
     monkeypatch.setattr(number_kinds.Complex, "less_conjugate", number_kinds.Complex.less_product)
-    root, _ = cholesky_factor.factor(square, COMPLEX)
+    root, _ = triangular.cholesky(square, COMPLEX)
     with mpmath.workprec(2000):
         adjoint = exact(root).transpose_conj()
     assert backward_error(exact(square), exact(root), adjoint) > 1e-3

@@ -19,7 +19,7 @@ import mcf
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.rotation import rotations as declaration
-from mcf.linalg import eigen, orthogonal_rows, residuals, rotations, singular
+from mcf.linalg import orthogonal_rows, spectral
 from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import Components, each, padded
 from tests.helpers.everyday import everyday
@@ -65,7 +65,7 @@ def orthonormal(v: Components, limit: int) -> None:
 
 
 def eigh_errors(a: Components) -> None:
-    values, vectors, done = eigen.decompose(a, numbers=COMPLEX)
+    values, vectors, done = spectral.eigh(a, numbers=COMPLEX)
     assert bool(done)
     whole, v, w = both(COMPLEX.of_triangle(a, upper=False)), both(vectors), exact(values)
     n, av = len(w), times(whole, v)
@@ -76,7 +76,7 @@ def eigh_errors(a: Components) -> None:
 
 
 def svd_errors(a: Components, full: bool = False) -> None:
-    u, values, vh, done = singular.decompose(a, full, numbers=COMPLEX)
+    u, values, vh, done = spectral.svd(a, full, numbers=COMPLEX)
     assert bool(done)
     assert u is not None
     assert vh is not None
@@ -112,7 +112,7 @@ def real(x: torch.Tensor, terms: int) -> Components:
 def with_values(terms: int, values: list[float], below: int = 0) -> Components:
     """A Hermitian matrix near V diag(w) V^H; `below` puts w on the scale 2^-below beside 1."""
     n = len(values)
-    _, v, _ = eigen.decompose(general(terms, n, n), numbers=COMPLEX)
+    _, v, _ = spectral.eigh(general(terms, n, n), numbers=COMPLEX)
     w = torch.tensor(values, dtype=F64)
     spread = operations.renormalize((torch.ones(n, dtype=F64), w * 2.0**-below), terms)
     factor = spread if below else padded((w,), terms)
@@ -215,7 +215,7 @@ def test_loops_of_sweeps_have_the_bits_of_torch(terms: int, shape: tuple[int, ..
     a = general(terms, *shape)
     tolerance = 2.0 ** (4 - 53 * terms)
     for width in sorted({shape[2], max(1, shape[2] - 3)}):
-        assert_same_bits(lambda w=width: rotations.orthogonalize(a, w, tolerance, COMPLEX))
+        assert_same_bits(lambda w=width: orthogonal_rows.orthogonalize(a, w, tolerance, COMPLEX))
 
 
 @pytest.mark.slow
@@ -230,9 +230,9 @@ def test_loops_of_sweeps_have_the_bits_of_torch(terms: int, shape: tuple[int, ..
 def test_loops_of_corrections_have_the_bits_of_torch(name: str, terms: int) -> None:
     """Also of matrices that rotations in expansions finish."""
     a = general(2, 33, 33) if name == "large" else GENERAL[name](terms)
-    assert_same_bits(lambda: singular.decompose(a, numbers=COMPLEX))
+    assert_same_bits(lambda: spectral.svd(a, numbers=COMPLEX))
     if a[0].shape[0] == a[0].shape[1]:
-        assert_same_bits(lambda: eigen.decompose(a, numbers=COMPLEX))
+        assert_same_bits(lambda: spectral.eigh(a, numbers=COMPLEX))
 
 
 SPECIAL = [
@@ -250,7 +250,7 @@ SPECIAL = [
 def test_special_values(rows: list[list[float]]) -> None:
     part = torch.tensor(rows, dtype=F64)[None]
     for a in ((part, torch.zeros_like(part)), (torch.zeros_like(part), part), (part, part)):
-        assert_same_bits(lambda a=a: rotations.orthogonalize(a, 2, 2.0**-49, COMPLEX))
+        assert_same_bits(lambda a=a: orthogonal_rows.orthogonalize(a, 2, 2.0**-49, COMPLEX))
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_a_matrix_of_a_batch_has_the_bits_that_it_has_alone() -> None:
     some = [near_identity(2), hermitian(general(2, 3, 3)), real(torch.eye(3), 2)]
     batch = tuple(torch.stack(c) for c in zip(*some, strict=True))
     with mcf.executor("torch"):
-        for decompose in (eigen.decompose, singular.decompose):
+        for decompose in (spectral.eigh, spectral.svd):
             together = [x for x in decompose(batch, numbers=COMPLEX) if isinstance(x, tuple)]
             for i, a in enumerate(some):
                 alone = [x for x in decompose(a, numbers=COMPLEX) if isinstance(x, tuple)]
@@ -273,10 +273,10 @@ def test_one_triangle_is_read_and_the_real_part_of_the_diagonal() -> None:
     for c in spoilt[2:]:
         c.diagonal().fill_(7.0)
     with mcf.executor("torch"):
-        wanted = eigen.decompose(a, numbers=COMPLEX)[1]
+        wanted = spectral.eigh(a, numbers=COMPLEX)[1]
         other = COMPLEX.adjoint(spoilt)
         for given, upper in ((spoilt, False), (other, True)):
-            found = eigen.decompose(given, upper, COMPLEX)[1]
+            found = spectral.eigh(given, upper, COMPLEX)[1]
             assert all(torch.equal(c, d) for c, d in zip(found, wanted, strict=True))
 
 
@@ -306,7 +306,7 @@ def test_a_wrong_phase_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     right = declaration(2, 2)
 
     x = general(2, 1, 2, 2)
-    plain = rotations._plain
+    plain = orthogonal_rows._plain
 
     def mutated(algorithm: Any) -> Any:
         found = plain(algorithm)
@@ -315,9 +315,9 @@ def test_a_wrong_phase_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda a, b, g, t: found(a, b, COMPLEX.conj(g), t)
 
     with mcf.executor("torch"):
-        assert bool(rotations.orthogonalize(x, 2, 2.0**-102, COMPLEX)[1])
-        monkeypatch.setattr(rotations, "_plain", mutated)
-        assert not bool(rotations.orthogonalize(x, 2, 2.0**-102, COMPLEX)[1])
+        assert bool(orthogonal_rows.orthogonalize(x, 2, 2.0**-102, COMPLEX)[1])
+        monkeypatch.setattr(orthogonal_rows, "_plain", mutated)
+        assert not bool(orthogonal_rows.orthogonalize(x, 2, 2.0**-102, COMPLEX)[1])
 
 
 @pytest.mark.slow
@@ -325,7 +325,7 @@ def test_a_step_less_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant ends its corrections two squares too early."""
     early = {1: 2.0**-49, 4: 2.0**-150}
     monkeypatch.setattr(orthogonal_rows, "tolerance", early.__getitem__)
-    monkeypatch.setattr(residuals, "LIMITS", residuals.LIMITS._replace(mixed=2**60))
+    monkeypatch.setattr(orthogonal_rows, "LIMITS", orthogonal_rows.LIMITS._replace(mixed=2**60))
     with mcf.executor("torch"), pytest.raises(AssertionError, match="times the bound") as found:
         eigh_errors(hermitian(general(4, 5, 5)))
     assert float(str(found.value).split()[0]) > 16
@@ -337,4 +337,4 @@ def test_what_is_not_diagonal_is_not_done(monkeypatch: pytest.MonkeyPatch) -> No
     early = {1: 2.0**-49, 4: 2.0**-150}
     monkeypatch.setattr(orthogonal_rows, "tolerance", early.__getitem__)
     with mcf.executor("torch"):
-        assert not bool(eigen.decompose(hermitian(general(4, 5, 5)), numbers=COMPLEX)[2])
+        assert not bool(spectral.eigh(hermitian(general(4, 5, 5)), numbers=COMPLEX)[2])

@@ -17,7 +17,7 @@ import torch
 
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
-from mcf.linalg import cholesky_factor, lu_factors, parts, qr_factors, triangular
+from mcf.linalg import lu_factors, parts, qr_factors, triangular
 from tests.helpers import integers
 from tests.helpers.everyday import everyday
 
@@ -111,7 +111,7 @@ def test_lu_without_pivoting() -> None:
 def test_cholesky(dtype: torch.dtype, terms: int, size: int) -> None:
     a = random(dtype, terms, size, size)
     a = operations.add(a, torch.eye(size, dtype=dtype) * 2 * size)
-    factor, info = cholesky_factor.factor(a)
+    factor, info = triangular.cholesky(a)
     assert info == 0
     assert all((c.triu(1) == 0).all() for c in factor)
     low = exact(factor)
@@ -216,7 +216,7 @@ def test_a_singular_matrix_is_reported_and_not_divided_by() -> None:
 
 def test_what_is_not_positive_definite_is_reported() -> None:
     a = torch.diag(torch.tensor([2.0, 1.0, -1.0, 3.0]))
-    assert cholesky_factor.factor((a, torch.zeros_like(a)))[1] == 3
+    assert triangular.cholesky((a, torch.zeros_like(a)))[1] == 3
 
 
 @pytest.mark.parametrize("scale", [2.0**-900, 2.0**900])

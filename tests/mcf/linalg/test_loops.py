@@ -20,17 +20,7 @@ from mcf.kernels import operations, registry
 from mcf.kernels.formats import FP32, FP64, format_of
 from mcf.kernels.numba.loops.matrices import elimination, matrix_loop, refinement, reflection
 from mcf.kernels.refinement import DONE, STUCK
-from mcf.linalg import (
-    cholesky_factor,
-    eigen,
-    lu_factors,
-    orthogonal_rows,
-    parts,
-    qr_factors,
-    rotations,
-    singular,
-    triangular,
-)
+from mcf.linalg import lu_factors, orthogonal_rows, parts, qr_factors, spectral, triangular
 from mcf.linalg.number_kinds import COMPLEX, REAL, Real
 from tests.helpers.everyday import everyday
 
@@ -141,7 +131,7 @@ CALLS: dict[str, Callable[[Components, Real], Any]] = {
     "solutions": lambda a, of: [lu_factors.solved(square(a), b, of) for b in (square(a), first(a))],
     "determinants": lambda a, of: lu_factors.determined(square(a), of),
     "cholesky": lambda a, of: [
-        cholesky_factor.factor(b, of) for b in (square(a), positive(square(a), of))
+        triangular.cholesky(b, of) for b in (square(a), positive(square(a), of))
     ],
     "substitution": lambda a, of: [
         triangular.solve(square(a), b, upper=upper, left=left, unitriangular=unit, numbers=of)
@@ -320,7 +310,7 @@ def test_sweeps(terms: int, shape: tuple[int, int, int]) -> None:
     a = components(F64, terms, *shape)
     tolerance = 2.0 ** (4 - 53 * terms)
     for width in sorted({shape[2], max(1, shape[2] - 3)}):
-        assert_same_bits(lambda width=width: rotations.orthogonalize(a, width, tolerance))
+        assert_same_bits(lambda width=width: orthogonal_rows.orthogonalize(a, width, tolerance))
 
 
 @pytest.mark.parametrize(
@@ -337,15 +327,15 @@ def test_sweeps(terms: int, shape: tuple[int, int, int]) -> None:
 )
 def test_sweeps_of_special_values(rows: list[list[float]]) -> None:
     a = (torch.tensor(rows, dtype=F64)[None],)
-    assert_same_bits(lambda: rotations.orthogonalize(a, 2, 2.0**-49))
+    assert_same_bits(lambda: orthogonal_rows.orthogonalize(a, 2, 2.0**-49))
 
 
 def test_orthogonal_rows_stay() -> None:
     """The mutant is another tolerance, by which the last bits differ."""
     a = components(F64, 1, 1, 8, 8)
-    (x,), done = rotations.orthogonalize(a, 8, 2.0**-49)
-    (again,), _ = rotations.orthogonalize((x,), 8, 2.0**-49)
-    (finer,), _ = rotations.orthogonalize((x,), 8, 2.0**-57)
+    (x,), done = orthogonal_rows.orthogonalize(a, 8, 2.0**-49)
+    (again,), _ = orthogonal_rows.orthogonalize((x,), 8, 2.0**-49)
+    (finer,), _ = orthogonal_rows.orthogonalize((x,), 8, 2.0**-57)
     assert done
     assert torch.equal(x, again)
     assert not torch.equal(x, finer)
@@ -387,9 +377,9 @@ def test_corrections_of_clusters_and_ranks(name: str) -> None:
     leading = torch.tensor(ROWS[name], dtype=F64)[None]
     a = (leading, torch.zeros_like(leading))
     assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a))
-    assert_same_bits(lambda: singular.decompose(a))
+    assert_same_bits(lambda: spectral.svd(a))
     if leading.shape[1] == leading.shape[2]:
-        assert_same_bits(lambda: eigen.decompose(a)[:2])
+        assert_same_bits(lambda: spectral.eigh(a)[:2])
 
 
 def test_corrections_that_end_at_unlike_steps() -> None:

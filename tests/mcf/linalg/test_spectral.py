@@ -20,7 +20,7 @@ from mcf.kernels import operations
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.fold_bounds import fold_bound
 from mcf.kernels.formats import FP64, format_of
-from mcf.linalg import eigen, orthogonal_rows, residuals, singular
+from mcf.linalg import orthogonal_rows, spectral
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
 from tests.helpers import assert_alike, assert_all_same_bits
@@ -48,7 +48,7 @@ def orthonormal(v: Components) -> None:
 
 
 def eigh_errors(a: Components) -> None:
-    values, vectors, done = eigen.decompose(a)
+    values, vectors, done = spectral.eigh(a)
     assert done
     whole, v, w = exact(a), exact(vectors), exact(values)
     at_most(whole @ v - v * w, whole * ONE, len(w), a)
@@ -57,7 +57,7 @@ def eigh_errors(a: Components) -> None:
 
 
 def svd_errors(a: Components, full: bool = False) -> None:
-    u, values, vt, done = singular.decompose(a, full)
+    u, values, vt, done = spectral.svd(a, full)
     assert done
     assert u is not None
     assert vt is not None
@@ -73,7 +73,7 @@ def svd_errors(a: Components, full: bool = False) -> None:
 def with_values(terms: int, values: list[float], below: int = 0) -> Components:
     """A symmetric matrix near V diag(w) V^T; `below` puts w on the scale 2^-below beside 1."""
     n = len(values)
-    _, v, _ = eigen.decompose(symmetric(uniform(F64, terms, n, n)))
+    _, v, _ = spectral.eigh(symmetric(uniform(F64, terms, n, n)))
     w = torch.tensor(values, dtype=F64)
     spread = operations.renormalize((torch.ones(n, dtype=F64), w * 2.0**-below), terms)
     x = operations.mul(v, spread if below else plain(w, terms))
@@ -122,7 +122,7 @@ def test_loops_see_rows_that_are_not_apart(shift: int) -> None:
             with mcf.executor(executor):
                 eigh_errors(a)
                 svd_errors(a)
-                found.append(eigen.decompose(a)[:2])
+                found.append(spectral.eigh(a)[:2])
         assert_all_same_bits(*([c for x in y for c in x] for y in found[-2:]))
 
 
@@ -173,8 +173,8 @@ def test_a_step_less_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     a = symmetric(uniform(F64, 4, 7, 7))
     early = {1: 2.0**-49, 4: 2.0**-150}
     monkeypatch.setattr(orthogonal_rows, "tolerance", early.__getitem__)
-    assert not eigen.decompose(a)[-1]
-    monkeypatch.setattr(eigen, "unmixed", lambda *_: torch.tensor([True]))
+    assert not spectral.eigh(a)[-1]
+    monkeypatch.setattr(spectral, "unmixed", lambda *_: torch.tensor([True]))
     with pytest.raises(AssertionError, match="times the bound") as found:
         eigh_errors(a)
     assert float(str(found.value).split()[0]) > 16
@@ -185,7 +185,7 @@ def test_a_matrix_of_a_batch_has_the_bits_that_it_has_alone() -> None:
     some = [with_values(2, [0, 1, 2], below=70), symmetric(uniform(F64, 2, 3, 3))]
     some.append(plain(torch.eye(3, dtype=F64), 2))
     batch = tuple(torch.stack(c) for c in zip(*some, strict=True))
-    for decompose in (eigen.decompose, singular.decompose):
+    for decompose in (spectral.eigh, spectral.svd):
         together = [x for x in decompose(batch) if isinstance(x, tuple)]
         for i, a in enumerate(some):
             alone = [x for x in decompose(a) if isinstance(x, tuple)]
@@ -216,7 +216,7 @@ def test_executors_have_the_same_bits() -> None:
     found = []
     for name in ("torch", "numba"):
         with mcf.executor(name):
-            found.append((eigen.decompose(a)[1], singular.decompose(a)[0]))
+            found.append((spectral.eigh(a)[1], spectral.svd(a)[0]))
     for x, y in zip(*found, strict=True):
         assert x is not None
         assert y is not None
@@ -226,8 +226,8 @@ def test_executors_have_the_same_bits() -> None:
 def test_powers_of_two_do_not_change_the_digits() -> None:
     a = symmetric(uniform(F64, 2, 4, 4))
     big = each(lambda c: c * 2.0**900, a)
-    values, vectors, _ = eigen.decompose(a)
-    others, same, _ = eigen.decompose(big)
+    values, vectors, _ = spectral.eigh(a)
+    others, same, _ = spectral.eigh(big)
     assert all(torch.equal(x, y) for x, y in zip(vectors, same, strict=True))
     assert all(torch.equal(x * 2.0**900, y) for x, y in zip(values, others, strict=True))
 
@@ -235,8 +235,8 @@ def test_powers_of_two_do_not_change_the_digits() -> None:
 def test_one_triangle_is_read() -> None:
     a = symmetric(uniform(F64, 2, 4, 4))
     spoilt = each(lambda c: torch.where(torch.ones(4, 4).triu(1) > 0, torch.nan, c), a)
-    wanted = eigen.decompose(a)[1]
-    for found in (eigen.decompose(spoilt), eigen.decompose(transpose(spoilt), upper=True)):
+    wanted = spectral.eigh(a)[1]
+    for found in (spectral.eigh(spoilt), spectral.eigh(transpose(spoilt), upper=True)):
         assert all(torch.equal(c, d) for c, d in zip(found[1], wanted, strict=True))
 
 
@@ -278,7 +278,7 @@ def test_a_small_row_is_orthogonal_to_a_large_one() -> None:
 def test_what_the_end_of_the_iteration_proves() -> None:
     """The figures of docs/numerics.md: with f, d and r of products, quotients and roots."""
 
-    limits = residuals.LIMITS
+    limits = orthogonal_rows.LIMITS
 
     def both(k: int, f: float, d: float, r: float) -> tuple[float, float]:
         off, own = 128 + f + d, f + 2 * r + d
@@ -299,11 +299,11 @@ def test_what_the_end_of_the_iteration_proves() -> None:
 
     def factored(k: int, f: float, after: bool) -> float:
         """Of what a factorisation Q R comes before; after rotations or corrections."""
-        lost = residuals.LOST * k + residuals.MORE + k**0.5 * f
+        lost = orthogonal_rows.LOST * k + orthogonal_rows.MORE + k**0.5 * f
         own, off = limits.own * k + f, limits.off + f
         whole = own + (k - 1) * off if after else k * (128 + f)
         columns = own + (k - 1) ** 0.5 * off if after else k**0.5 * (128 + f)
-        basis = ((k - 1) ** 0.5 + 1) * (residuals.BASIS + f)
+        basis = ((k - 1) ** 0.5 + 1) * (orthogonal_rows.BASIS + f)
         return max(whole, columns + basis) / k + lost / k
 
     def fold(longer: int) -> float:

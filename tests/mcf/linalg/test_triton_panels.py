@@ -15,7 +15,7 @@ from mcf.kernels import elimination, operations, reflection, rotation
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation_kernels
 from mcf.kernels.triton.panel_source import BARRIER
-from mcf.linalg import cholesky_factor, lu_factors, qr_factors, rotations, triangular
+from mcf.linalg import lu_factors, orthogonal_rows, qr_factors, triangular
 from tests.helpers.everyday import everyday
 from tests.mcf.linalg import test_loops
 from tests.mcf.linalg.test_loops import F64, SPECIAL, components, counted
@@ -51,7 +51,7 @@ def test_eliminations(dtype: torch.dtype, terms: int, size: int) -> None:
         assert_same_bits(lambda a=a: lu_factors.factor(a))
     assert_same_bits(lambda: lu_factors.factor(a, pivot=False))
     a = operations.add(components(dtype, terms, 2, size, size), torch.eye(size, dtype=dtype) * 64)
-    assert_same_bits(lambda: cholesky_factor.factor(a))
+    assert_same_bits(lambda: triangular.cholesky(a))
     b = components(dtype, terms, size, 19 if size == 5 else 3)
     for upper, unit in ((False, False), (True, False), (True, True)):
         flags = {"upper": upper, "unitriangular": unit}
@@ -64,7 +64,7 @@ def test_special_pivots(name: str) -> None:
     leading = torch.tensor(SPECIAL[name], dtype=F64)
     a = (leading, torch.zeros_like(leading))
     assert_same_bits(lambda: lu_factors.factor(a))
-    assert_same_bits(lambda: cholesky_factor.factor(a))
+    assert_same_bits(lambda: triangular.cholesky(a))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_rotations(terms: int, shape: tuple[int, int, int]) -> None:
     a = components(F64, terms, *shape)
     for width in sorted({shape[2], max(1, shape[2] - 3)}):
         assert_same_bits(
-            lambda width=width: rotations.orthogonalize(a, width, 2.0 ** (4 - 53 * terms))
+            lambda width=width: orthogonal_rows.orthogonalize(a, width, 2.0 ** (4 - 53 * terms))
         )
 
 
@@ -123,7 +123,7 @@ def test_rotations(terms: int, shape: tuple[int, int, int]) -> None:
 )
 def test_special_rows(rows: list[list[float]]) -> None:
     a = (torch.tensor(rows, dtype=F64)[None],)
-    assert_same_bits(lambda: rotations.orthogonalize(a, 2, 2.0**-49))
+    assert_same_bits(lambda: orthogonal_rows.orthogonalize(a, 2, 2.0**-49))
 
 
 def test_a_panel_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_panel_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         names = ("eliminate", "reflect", "rotate", "run", "product")
         calls = counted(monkeypatch, names)
         lu_factors.factor(a)
-        rotations.orthogonalize(tuple(c[None] for c in a), 3, 2.0**-49)
+        orthogonal_rows.orthogonalize(tuple(c[None] for c in a), 3, 2.0**-49)
         qr_factors._panel(tuple(c.clone() for c in a), slice(0, 3))
     assert calls == ["eliminate", "rotate", "reflect"]
 
@@ -213,7 +213,9 @@ def test_the_comparison_rejects(
     calls: dict[str, Callable[[], Any]] = {
         "lu": lambda: lu_factors.factor(tied),
         "reflection": lambda: qr_factors.factor(components(F64, 2, 7, 2)),
-        "rotations": lambda: rotations.orthogonalize(components(F64, 1, 1, 2, 6), 6, 2.0**-49),
+        "rotations": lambda: orthogonal_rows.orthogonalize(
+            components(F64, 1, 1, 2, 6), 6, 2.0**-49
+        ),
     }
     with pytest.raises(AssertionError):
         assert_same_bits(calls[kind])

@@ -16,8 +16,8 @@ from mcf.expansions.ops.matrices.linalg import _is_vector, _matrix, _padded
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
-from mcf.linalg import least_squares, triangular
 from mcf.linalg import opaque_decompositions as operators
+from mcf.linalg import qr_factors, triangular
 from mcf.linalg.parts import Components, each, identity, transpose, where
 from mcf.reductions import sum as total
 from mcf.reductions.products import matmul
@@ -127,7 +127,7 @@ def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = 
         left, values, right = (x.components for x in svd(a))
     large = kept(a, values[0], atol, rtol)
     eye = identity(a.components, a.shape[-2])
-    return wrap(least_squares.from_singular_values(left, values, right, large, eye))
+    return wrap(qr_factors.from_singular_values(left, values, right, large, eye))
 
 
 @implements(aten.linalg_matrix_exp.default)
@@ -187,7 +187,7 @@ def _solved(
     nothing = each(lambda c: c.new_empty(0), a.components)
     least = max(a.shape[-2:]) * 2 * float(format_of(a.dtype).u ** a.terms)
     if driver in (None, "gels"):
-        solution, ratio = least_squares.solve(a.components, b)
+        solution, ratio = qr_factors.least_squares(a.components, b)
         short = ratio.double() <= (least if driver is None else 0.0)
         if not bool(short.any()):
             if driver == "gels":
@@ -202,7 +202,7 @@ def _solved(
             )
     left, values, right = (x.components for x in svd(a))
     large = kept(a, values[0], None, rcond)
-    found = least_squares.from_singular_values(left, values, right, large, b)
+    found = qr_factors.from_singular_values(left, values, right, large, b)
     rank = large.sum(-1)
     if driver is None:
         found = where(short[..., None, None], found, solution)
