@@ -27,12 +27,7 @@ from mcf.expansions.promotion import operands
 from mcf.expansions.tensor import MCFTensor, fresh, wrap
 from mcf.kernels import operations
 from mcf.kernels.algorithms import complex_numbers
-from mcf.kernels.complex_operators import ADD as COMPLEX_ADD
-from mcf.kernels.complex_operators import DIV
-from mcf.kernels.complex_operators import MUL as COMPLEX_MUL
-from mcf.kernels.complex_operators import SCALE as COMPLEX_SCALE
-from mcf.kernels.complex_operators import SUB as COMPLEX_SUB
-from mcf.kernels.complex_operators import UNSCALE as COMPLEX_UNSCALE
+from mcf.kernels.complex_operators import ADD, DIV, MUL, SCALE, SUB, UNSCALE
 from mcf.kernels.operators import Operation
 
 _duals = torch.autograd.forward_ad
@@ -121,7 +116,7 @@ def add(x: Parts, y: Parts) -> MCFComplexTensor:
         return pair(x[0] + y[0], _broadcast(x[1], y[0]))
     if x[1] is None:
         return add(y, x)
-    return _computed(COMPLEX_ADD, complex_numbers.plus, *_ordered(x, y))
+    return _computed(ADD, complex_numbers.plus, *_ordered(x, y))
 
 
 def _broadcast(x: Any, other: Any) -> Any:
@@ -157,7 +152,7 @@ def sub(x: Parts, y: Parts) -> MCFComplexTensor:
         return pair(x[0] - y[0], _broadcast(x[1], y[0]))
     if x[1] is None:
         return pair(x[0] - y[0], -_broadcast(y[1], x[0]))
-    return _computed(COMPLEX_SUB, complex_numbers.minus, *x, *y)
+    return _computed(SUB, complex_numbers.minus, *x, *y)
 
 
 def mul(x: Parts, y: Parts) -> MCFComplexTensor:
@@ -166,16 +161,16 @@ def mul(x: Parts, y: Parts) -> MCFComplexTensor:
     `mcf.bound("complex_mul", ...)` is relative to |x y|, not to each part.
     """
     if y[1] is None:
-        return _computed(COMPLEX_SCALE, complex_numbers.times_real, *x, y[0])
+        return _computed(SCALE, complex_numbers.times_real, *x, y[0])
     if x[1] is None:
         return mul(y, x)
-    return _computed(COMPLEX_MUL, complex_numbers.times, *_ordered(x, y))
+    return _computed(MUL, complex_numbers.times, *_ordered(x, y))
 
 
 def div(x: Parts, y: Parts) -> MCFComplexTensor:
     """Return x / y; `mcf.kernels.algorithms.complex_quotients` has the formula."""
     if y[1] is None:
-        return _computed(COMPLEX_UNSCALE, complex_numbers.over_real, *x, y[0])
+        return _computed(UNSCALE, complex_numbers.over_real, *x, y[0])
     return divide(x, y)
 
 

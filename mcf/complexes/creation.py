@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import is_fake
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from mcf.complexes.each_part import as_complex
@@ -37,7 +36,7 @@ from mcf.expansions.creation import like_data, tensor
 from mcf.expansions.dispatch import registry, torch_functions
 from mcf.expansions.dispatch.recorded import functorch
 from mcf.expansions.interchange import flat_state
-from mcf.expansions.interchange.text import rows
+from mcf.expansions.interchange.text import framed, rows
 from mcf.expansions.tensor import MCFTensor
 from mcf.kernels.formats import format_of
 
@@ -234,33 +233,21 @@ def text(z: MCFComplexTensor, exact: bool = True) -> str:
         z: the tensor.
         exact: with as many digits as `mcf.complex_tensor` needs to read the brackets back.
     """
-    head = "MCFComplexTensor("
-    tail = [f"terms={z.terms}", f"dtype={z.dtype}"]
-    if z.device.type != "cpu":
-        tail.append(f"device='{z.device}'")
-    if z.requires_grad:
-        tail.append("requires_grad=True")
-    first = z.real.components[0]
-    if first.device.type == "meta" or is_fake(first):
-        return f"{head}..., size={tuple(z.shape)}, {', '.join(tail)})"
-    if z.real.numel() == 0:
-        if z.ndim != 1:
-            tail.insert(0, f"size={tuple(z.shape)}")
-        return f"{head}[], {', '.join(tail)})"
     fmt, count = format_of(z.dtype), z.terms
-    x, y = rows(z.real), rows(z.imag)
-    one = usual([*x, *y], fmt, exact)
 
-    def show(parts: Sequence[float]) -> str:
-        real, imag = one(parts[:count]), one(parts[count:])
-        return f"{real}{'' if imag.startswith('-') else '+'}{imag}j"
+    def body(indent: int) -> str:
+        x, y = rows(z.real), rows(z.imag)
+        one = usual([*x, *y], fmt, exact)
 
-    both = [(*a, *b) for a, b in zip(x, y, strict=True)]
-    body = brackets(tuple(z.shape), both, show, fmt, exact, len(head))
-    line = f"{head}{body}, {', '.join(tail)})"
-    if len(line.rsplit("\n", 1)[-1]) <= in_force().linewidth:
-        return line
-    return f"{head}{body},\n{' ' * len(head)}{', '.join(tail)})"
+        def show(parts: Sequence[float]) -> str:
+            real, imag = one(parts[:count]), one(parts[count:])
+            return f"{real}{'' if imag.startswith('-') else '+'}{imag}j"
+
+        both = [(*a, *b) for a, b in zip(x, y, strict=True)]
+        return brackets(tuple(z.shape), both, show, fmt, exact, indent)
+
+    tail = ["requires_grad=True"] if z.requires_grad else []
+    return framed("MCFComplexTensor", z, z.real.components[0], tail, body)
 
 
 def _format(z: MCFComplexTensor, spec: str) -> str:
