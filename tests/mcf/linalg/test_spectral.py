@@ -199,6 +199,8 @@ GENERAL: dict[str, Make] = {
     "identity": lambda of, k: real(of, torch.eye(5), k),
     "rank_one": lambda of, k: product(of, k, 5, 1, 5),
     "rank_two": lambda of, k: product(of, k, 5, 2, 4),
+    "equal": HERMITIAN["equal"],
+    "cluster": HERMITIAN["cluster"],
     "near_identity": near_identity,
     "graded": graded_rows,
 }
@@ -209,7 +211,9 @@ GENERAL: dict[str, Make] = {
     everyday(
         itertools.product(GENERAL, (1, 2, 3, 4), (REAL, COMPLEX)),
         lambda name, k, of: (
-            k == (4 if name == "square" else 2) and (of is REAL or name == "rank_two")
+            k == (4 if name == "square" else 2)
+            and name not in ("equal", "cluster")
+            and (of is REAL or name == "rank_two")
         ),
     ),
 )
