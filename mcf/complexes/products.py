@@ -22,7 +22,6 @@ from mcf.complexes.tensor import (
     untraced,
 )
 from mcf.kernels.row_tasks import along
-from mcf.linalg.number_kinds import in_real_products
 
 
 def _operands(name: str, *values: Any) -> list[tuple[Any, Any]]:
@@ -59,7 +58,7 @@ def matmul(x: Any, y: Any) -> MCFComplexTensor:
     def beside(u: Any, v: Any, dim: int) -> Any:
         return torch.cat((u, v), max(dim, -u.dim()))
 
-    return pair(*in_real_products(a, b, c, d, lambda x: -x, beside, lambda x, y: x @ y))
+    return pair(beside(a, -b, -1) @ beside(c, d, -2), beside(a, b, -1) @ beside(d, c, -2))
 
 
 def _rmatmul(y: Any, x: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,24 +24,6 @@ from mcf.kernels.register_choice import refuse_float32
 from mcf.kernels.scaling import power_of_two
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
-
-
-def in_real_products(
-    a: Any, b: Any, c: Any, d: Any, minus: Any, beside: Any, product: Any
-) -> tuple[Any, Any]:
-    """(A + iB)(C + iD) = [A, -B] [C; D] + i [A, B] [D; C].
-
-    Args:
-        a: A, or another argument of the functions; likewise b, c, d.
-        b: B.
-        c: C.
-        d: D.
-        minus: x -> -x.
-        beside: (two matrices, dimension) -> their concatenation.
-        product: of two real matrices.
-    """
-    right = product(beside(a, minus(b), -1), beside(c, d, -2))
-    return right, product(beside(a, b, -1), beside(d, c, -2))
 
 
 class Real:
@@ -178,8 +159,10 @@ class Complex(Real):
             turns = (torch.stack(both, dim) for both in zip(x, y, strict=True))
             return tuple(c.flatten(kept, kept + 1) for c in turns)
 
-        found = in_real_products(*halves(x), *halves(y), operations.neg, beside, matmul)
-        return (*found[0], *found[1])
+        # (A + iB)(C + iD) = [A, -B] [C; D] + i [A, B] [D; C].
+        (a, b), (c, d) = halves(x), halves(y)
+        real = matmul(beside(a, operations.neg(b), -1), beside(c, d, -2))
+        return (*real, *matmul(beside(a, b, -1), beside(d, c, -2)))
 
     def hermitian(self, x: Components) -> Components:
         """Return the Hermitian matrix of an upper triangle; below it roundings differ."""

@@ -297,33 +297,19 @@ def _sweep(
 ) -> tuple[Components, Tensor, Tensor]:
     """Perform n - 1 rounds; return the rows, the largest |cos| of two rows and the largest |t|."""
     n = x[0].shape[1]
-    half = n // 2
+    half, spec = n // 2, _rotations(x, numbers)
     order = _next_order(n, x[0].device)
     cosines, tangents = [], []
     for _ in range(n - 1):
         top, bottom = each(lambda c: c[:, :half], x), each(lambda c: c[:, half:], x)
-        c, s, cosine, tangent = _rotation(top, bottom, width, limit, numbers)
-        cosines.append(cosine)
-        tangents.append(tangent)
-        first, second = _plain(_rotations(x, numbers).rotated)(c, s, top, bottom)
+        a, b, g = _products(part(top, slice(width)), part(bottom, slice(width)), numbers)
+        limits = torch.full_like(g[0], limit)
+        c, s, cosine, tangent = _plain(spec.rotation)(a, b, g, limits)
+        cosines.append(cosine.amax((1, 2)))
+        tangents.append(tangent.amax((1, 2)))
+        first, second = _plain(spec.rotated)(c, s, top, bottom)
         x = tuple(torch.cat(p, 1).index_select(1, order) for p in zip(first, second, strict=True))
     return x, torch.stack(cosines).amax(0), torch.stack(tangents).amax(0)
-
-
-def _rotation(
-    top: Components, bottom: Components, width: int, limit: float, numbers: Real
-) -> tuple[Components, Components, Tensor, Tensor]:
-    """Return each pair's rotation and, for each matrix, how large the rotations are.
-
-    Returns:
-        Cosine and sine [batch, n / 2, 1]; the largest |cos| of the angle between two rows, the
-        largest |t|.
-    """
-    x, y = (each(lambda c: c[..., :width], rows) for rows in (top, bottom))
-    a, b, g = _products(x, y, numbers)
-    limits = torch.full_like(g[0], limit)
-    c, s, cosine, tangent = _plain(_rotations(x, numbers).rotation)(a, b, g, limits)
-    return c, s, cosine.amax((1, 2)), tangent.amax((1, 2))
 
 
 def _products(

@@ -108,11 +108,6 @@ def _shift(parts: Components) -> Tensor:
 TALL = 2
 
 
-def at_once(m: int, n: int, full: bool) -> bool:
-    """Return whether m by n matrices need no step before or after the rotations."""
-    return max(m, n) <= TALL * min(m, n) and (m == n or not full)
-
-
 def svd(
     a: Components, full: bool = False, vectors: bool = True, numbers: Real = REAL
 ) -> tuple[Components | None, Components, Components | None, Tensor]:
@@ -138,7 +133,9 @@ def svd(
     the covered paths of the algorithm).
     """
     m, n = a[0].shape[-2:]
-    if numbers is REAL and at_once(m, n, full and vectors):
+    # The loop has no step before or after the rotations.
+    alone = max(m, n) <= TALL * min(m, n) and (m == n or not (full and vectors))
+    if numbers is REAL and alone:
 
         def others(some: Components) -> tuple[Any, ...]:
             u, values, vt, done = _svd(some, full, vectors, REAL)
@@ -255,7 +252,19 @@ def decomposed(
     k = min(m, n)
     sizes = [(count, k), (count, m, k), (count, k, n)][: (3 - symmetric) if vectors else 1]
     found = [tuple(wide[0].new_empty(size) for _ in wide) for size in sizes]
-    done = torch.tensor(run(loop, wide, found, upper, m > n), device="cpu") == DONE
+    each_batch, row, column = wide[0].stride()
+    if upper or m > n:
+        row, column = column, row
+    # Without vectors the loop does not write to theirs.
+    addresses = [[c.data_ptr() for c in found[min(k, len(found) - 1)]] for k in range(3)]
+    states = loop(
+        [c.data_ptr() for c in wide],
+        (each_batch, row, column),
+        [address for some in addresses for address in some],
+        len(found) > 1,
+        m > n,
+    )
+    done = torch.tensor(states, device="cpu") == DONE
     if fmt is not torch.float64:
         found = [convert(x, fmt, len(a)) for x in found]
     if not bool(done.all()):
@@ -267,24 +276,3 @@ def decomposed(
                 c[left] = new
     whole = [each(lambda c: c.reshape(*batch, *c.shape[1:]), x) for x in found]
     return *whole, done.reshape(batch)
-
-
-def run(
-    loop: Loop, a: Components, results: Sequence[Components], upper: bool, tall: bool
-) -> Sequence[int]:
-    """Run the loop on matrices [batch, m, n] of equal strides.
-
-    Args:
-        loop: see `prepared`.
-        a: components.
-        results: values, and vectors where they are wanted.
-        upper: whether `eigh` reads the upper triangle.
-        tall: whether there are more rows than columns.
-    """
-    batch, row, column = a[0].stride()
-    if upper or tall:
-        row, column = column, row
-    places = [[c.data_ptr() for c in x] for x in results]
-    given: list[Any] = [places[min(k, len(places) - 1)] for k in range(3)]
-    where = [place for each in given for place in each]
-    return loop([c.data_ptr() for c in a], (batch, row, column), where, len(places) > 1, tall)

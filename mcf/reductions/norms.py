@@ -116,15 +116,11 @@ def _norms(x: list[Tensor], count: int, inner: int, reproducible: bool, terms: i
 
 
 def _powers(x: list[Tensor], p: float, terms: int) -> Components:
-    """Return p-norms as `_general` does; float16 takes float32, where powers keep all bits."""
-    if x[0].dtype is not torch.float16:
-        return _general(x, p, terms)
-    wide = [c.to(torch.float32) for c in x]
-    return convert(_general(wide, p, terms), torch.float16, terms)
-
-
-def _general(x: list[Tensor], p: float, terms: int) -> Components:
     """Return p-norms of rows of nonnegative expansions, for p neither 0 nor infinite."""
+    if x[0].dtype is torch.float16:
+        # In float32 powers keep all bits.
+        wide = [c.to(torch.float32) for c in x]
+        return convert(_powers(wide, p, terms), torch.float16, terms)
     if x[0].shape[1] == 0:
         return finish_plain(tuple(c.new_zeros(c.shape[0]) for c in x), terms)
     top = _extreme(x, p > 0)

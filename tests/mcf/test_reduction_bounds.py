@@ -136,7 +136,13 @@ def exactly(operation: str, x: tuple[Components, ...]) -> tuple[Fraction, Fracti
 
 
 def excess(
-    operation: str, fmt: Format, terms: int, x: tuple[Components, ...], *, drop: int = 0
+    operation: str,
+    fmt: Format,
+    terms: int,
+    x: tuple[Components, ...],
+    *,
+    drop: int = 0,
+    register: Format = FP64,
 ) -> float:
     """The error over the bound; with `drop` of arithmetic that ignores so many last components."""
     kept = terms - drop
@@ -145,9 +151,9 @@ def excess(
     assert len(result) == terms
     assert format_of(result[0].dtype) == fmt
     exact, size, count = exactly(operation, x)
-    allowed = ROWS[operation].bound(fmt, terms, count).error(exact, size)
+    allowed = ROWS[operation].bound(fmt, terms, count, register).error(exact, size)
     # What comes out is rounded to the range of the format, the last component too.
-    allowed += ROWS[operation].underflow(fmt, terms, count)
+    allowed += ROWS[operation].underflow(fmt, terms, count, register)
     return float(abs(sum(values(result), Fraction(0)) - exact) / allowed)
 
 

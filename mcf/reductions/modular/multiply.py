@@ -15,9 +15,9 @@ from torch import Tensor
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import Format, format_of
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.modular import declarations
-from mcf.reductions.modular.integer_matrices import UP, Integers, integers
+from mcf.reductions.modular import residues
 from mcf.reductions.modular.moduli import Plan, batches, plan_for
+from mcf.reductions.modular.residues import UP, Integers, integers
 from mcf.reductions.rows import operator
 
 # Since |a b| <= 2**14, this many products fit an int32 (2**30) and a float32 (2**24) accumulator.
@@ -108,11 +108,11 @@ def tile(
     kept = torch.float64 if fmt.p == 53 else torch.float32
     out = torch.empty(terms, rows * columns, dtype=kept, device=device)
     sure = torch.empty(rows * columns, dtype=torch.int8, device=device)
-    spec = declarations.rounded(fmt, plan.digits, plan.width, terms)
+    spec = residues.rounded(fmt, plan.digits, plan.width, terms)
     modulus = torch.tensor([plan.split(plan.product)], dtype=torch.float64, device="cpu")
     step = min(rows, max(1, CELLS // columns))
     digits_of_all = torch.empty(plan.digits + 1, step * columns, dtype=torch.float64, device=device)
-    sums = torch.empty(2 * declarations.GROUP, step * columns, dtype=torch.int32, device=device)
+    sums = torch.empty(2 * residues.GROUP, step * columns, dtype=torch.int32, device=device)
     for start in range(0, rows, step):
         part = slice(start, start + step)
         count = (min(rows, start + step) - start) * columns
@@ -123,7 +123,7 @@ def tile(
         exponent = (left.unit[part, None] + right.unit + scale).double()
         cells = slice(start * columns, start * columns + count)
         row = [*out[:, cells], sure[cells], *digits, exponent.view(-1), error.view(-1)]
-        declarations.run(spec, row, modulus)
+        residues.run(spec, row, modulus)
     assert fmt.dtype is not None
     shape = rows, columns
     return tuple(x.view(shape).to(fmt.dtype) for x in out), sure.view(shape) == 1
@@ -139,7 +139,7 @@ def _gather(a: Tensor, b: Tensor, plan: Plan, digits: Tensor, sums: Tensor) -> N
         digits: results, [digits + 1, m n].
         sums: workspace for products, [2 GROUP, m n].
     """
-    moduli, size = len(plan.moduli), declarations.GROUP
+    moduli, size = len(plan.moduli), residues.GROUP
     digits.zero_()
     for batch in batches(plan, size):
         # The products of padding moduli stay 0.
@@ -154,8 +154,8 @@ def _gather(a: Tensor, b: Tensor, plan: Plan, digits: Tensor, sums: Tensor) -> N
                 tall = torch.cat([b[moduli + t], b[t]], 0)
                 middle = sums[size + k].view(a.shape[1], -1)
                 int8_product(wide, tall, middle, plan.squares[t])
-        spec = declarations.gathered(plan.digits, batch.digits)
-        declarations.run(spec, [*digits, *sums[: size * batch.digits]], batch.back)
+        spec = residues.gathered(plan.digits, batch.digits)
+        residues.run(spec, [*digits, *sums[: size * batch.digits]], batch.back)
 
 
 # Approximate temporary memory of a tile, in bytes.
