@@ -127,7 +127,8 @@ def complex_tensor(
     x: Any
     y: Any
     if isinstance(data, (Tensor, MCFComplexTensor, np.ndarray)):
-        x, y = data.real, _imaginary(data)
+        real = isinstance(data, Tensor) and not data.is_complex()
+        x, y = data.real, torch.zeros_like(data) if real else data.imag
         if isinstance(data, Tensor):
             x, y = (v.detach().resolve_conj().resolve_neg() for v in (x, y))
     else:
@@ -138,12 +139,6 @@ def complex_tensor(
     found.real.requires_grad_(requires_grad)
     found.imag.requires_grad_(requires_grad)
     return found
-
-
-def _imaginary(data: Any) -> Any:
-    if isinstance(data, Tensor):
-        return data.imag if data.is_complex() else torch.zeros_like(data)
-    return data.imag
 
 
 def _nested(values: list[Any], shape: tuple[int, ...], terms: int, dtype: torch.dtype) -> Any:

@@ -36,19 +36,19 @@ from mcf.linalg.parts import (
 )
 
 
+def exponent(terms: int) -> int:
+    """Return log2 of `tolerance`."""
+    return 4 - 53 * terms
+
+
 def tolerance(terms: int) -> float:
     """Return the |cos| below which two rows count as orthogonal: 16 u^terms."""
-    return 2.0 ** (4 - 53 * terms)
+    return 2.0 ** exponent(terms)
 
 
 # log2 of the fraction of the largest row norm from which on rows must meet the tolerance: for
 # general matrices, and for rows scaled by eigenvalues.
 SHARES = {False: -1, True: -3}
-
-
-def exponent(terms: int) -> int:
-    """Return the exponent of `tolerance`."""
-    return math.frexp(tolerance(terms))[1] - 1
 
 
 def orthogonal_rows(
