@@ -127,8 +127,11 @@ def complex_tensor(
     x: Any
     y: Any
     if isinstance(data, (Tensor, MCFComplexTensor, np.ndarray)):
-        real = isinstance(data, Tensor) and not data.is_complex()
-        x, y = data.real, torch.zeros_like(data) if real else data.imag
+        x = data.real
+        if isinstance(data, Tensor) and not data.is_complex():
+            y = torch.zeros_like(data)
+        else:
+            y = data.imag
         if isinstance(data, Tensor):
             x, y = (v.detach().resolve_conj().resolve_neg() for v in (x, y))
     else:

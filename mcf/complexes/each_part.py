@@ -187,7 +187,7 @@ def copy_(z: MCFComplexTensor, source: Any, non_blocking: bool = False) -> MCFCo
     return z
 
 
-implements("fill_")(copy_)
+implements("fill_")(lambda z, value: copy_(z, value))
 implements("zero_")(lambda z: copy_(z, 0.0))
 implements("ones_like")(lambda z: pair(torch.ones_like(z.real), torch.zeros_like(z.real)))
 
@@ -265,7 +265,7 @@ def sgn(z: MCFComplexTensor) -> MCFComplexTensor:
 
 method("__abs__", absolute)
 
-for _names, _call in {
+_OF_PARTS: dict[tuple[str, ...], Callable[..., Any]] = {
     ("real",): lambda z: z.real,
     ("imag",): lambda z: z.imag,
     ("conj", "conj_physical"): lambda z: pair(z.real.clone(), -z.imag),
@@ -285,8 +285,9 @@ for _names, _call in {
     ("isfinite",): lambda z: torch.isfinite(z.real) & torch.isfinite(z.imag),
     ("isreal",): lambda z: z.imag == 0,
     ("equal",): lambda x, y: bool(x.shape == y.shape and (x == y).all()),
-    ("allclose",): lambda x, y, *args, **kwargs: bool(isclose(x, y, *args, **kwargs).all()),
-}.items():
+    ("allclose",): lambda x, y, *args, **kwargs: bool(torch.isclose(x, y, *args, **kwargs).all()),
+}
+for _names, _call in _OF_PARTS.items():
     implements(*_names)(_call)
 
 

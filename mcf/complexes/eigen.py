@@ -148,7 +148,7 @@ def _refined(a: MCFComplexTensor, v: Any, unit: float) -> Any:
         gap = values[None, :] - values[:, None]
         near, small = leading(gap) < EQUAL, leading(w) < MIXED
         still = eye | (near & small)
-        f = torch.where(still, 0.0, w / torch.where(still, 1.0, gap))
+        f: Any = torch.where(still, 0.0, w / torch.where(still, 1.0, gap))
         worst = float(leading(f).max())
         if not worst <= LARGE:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.complexes.each_part import halves
 from mcf.complexes.tensor import (
     MCFComplexTensor,
     formatted,
@@ -20,11 +21,12 @@ from mcf.complexes.tensor import (
 )
 from mcf.expansions.dispatch.registry import UnsupportedError
 from mcf.expansions.ops.matrices.linalg import _matrix, _qr_mode, _raise, _right_side, _sides
+from mcf.expansions.ops.matrices.linalg import _permutation as real_permutation
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg import lu_factors, qr_factors, triangular
-from mcf.linalg.number_kinds import COMPLEX, halves
+from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import ALL, Components, each, identity, one_like, where
 
 
@@ -35,8 +37,7 @@ def components(z: MCFComplexTensor) -> Components:
 
 def complex_of(x: Components) -> MCFComplexTensor:
     """Return the complex tensor of the components of both parts."""
-    real, imag = halves(x)
-    return made(wrap(real), wrap(imag))
+    return made(*halves(x))
 
 
 def leading(z: MCFComplexTensor) -> Tensor:
@@ -260,11 +261,8 @@ def _eliminated(a: Any, pivot: bool = True) -> tuple[Any, Tensor, Tensor]:
     return complex_of(factors), pivots, info
 
 
-def _permutation(pivots: Tensor, rows: int, like: Any) -> Any:
-    order = lu_factors.permutation(pivots, rows)
-    ones = torch.zeros(*order.shape, rows, dtype=like.dtype, device=order.device)
-    ones.scatter_(-2, order[..., None, :], 1)
-    real = like.real.new_zeros(ones.shape) + ones
+def _permutation(pivots: Tensor, factors: Any) -> Any:
+    real = real_permutation(factors.real.components, pivots)
     return pair(real, torch.zeros_like(real))
 
 
@@ -290,7 +288,7 @@ def _lu_derivative(given: Any, out: Any, grads: Any) -> Any:
     inner: Any = torch.tril(low.mH @ torch.tril(g, -1), -1) + torch.triu(torch.triu(g) @ up.mH)
     inner = solve_triangular(low.mH, inner, upper=True, unitriangular=True)
     inner = solve_triangular(up.mH, inner, upper=False, left=False)
-    return [_permutation(pivots, n, factors) @ inner]
+    return [_permutation(pivots, factors) @ inner]
 
 
 @implements("linalg_lu_factor_ex")
@@ -317,7 +315,7 @@ def lu(A: Any, *, pivot: bool = True) -> Any:
     """Return P, L and U with A = P L U, as `torch.linalg.lu`."""
     factors, pivots = lu_factor(A, pivot=pivot)
     low, up = _halves(factors)
-    p = _permutation(pivots, A.shape[-2], factors)
+    p = _permutation(pivots, factors)
     return torch.return_types.linalg_lu((p, low, up))  # type: ignore[attr-defined]
 
 
@@ -337,7 +335,7 @@ def lu_solve(LU: Any, pivots: Tensor, B: Any, *, left: bool = True, adjoint: boo
         of_a: Any = -(g @ x.mH if left else x.mH @ g)
         of_a = of_a.mH if adjoint else of_a
         low, up = _halves(factors)
-        inner = _permutation(pivots, factors.shape[-1], factors).mT @ of_a
+        inner = _permutation(pivots, factors).mT @ of_a
         of_lu = torch.tril(inner @ up.mH, -1) + torch.triu(low.mH @ inner)
         return [summed(of_lu, factors.shape), summed(g, right.shape)]
 
@@ -363,7 +361,7 @@ def det(A: Any) -> Any:
 
 def _modulus(x: Components) -> tuple[Components, Components]:
     """Return |x|, and a divisor of x that gives its phase: 1 where x is 0."""
-    size: Components = torch.hypot(*map(wrap, halves(x))).components  # type: ignore[attr-defined]
+    size: Components = torch.hypot(*halves(x)).components  # type: ignore[attr-defined]
     return size, where(size[0] == 0, one_like(size), size)
 
 

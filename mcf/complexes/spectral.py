@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from mcf.complexes.arithmetic import by_squaring
 from mcf.complexes.eigen import decompose, scaled, unscaled
 from mcf.complexes.factors import (
     aligned,
@@ -430,18 +431,12 @@ def matrix_power(A: Any, n: int) -> Any:
         return matrix_power(inv(A), -n)
     if n == 1:
         return A.clone()
-    found: Any = None
-    while n:
-        if n & 1:
-            found = A if found is None else found @ A
-        n >>= 1
-        A = A @ A if n else A
-    if found is None:
-        eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand(A.shape)
-        # The identity is independent of A's values; its derivative is 0.
-        real: Any = torch.where(eye > 0, torch.ones_like(A.real), torch.zeros_like(A.real))
-        return pair(real, torch.zeros_like(real))
-    return found
+    if n > 1:
+        return by_squaring(A, n, matmul)
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand(A.shape)
+    # The identity is independent of A's values; its derivative is 0.
+    real: Any = torch.where(eye > 0, torch.ones_like(A.real), torch.zeros_like(A.real))
+    return pair(real, torch.zeros_like(real))
 
 
 def _block(a: Any, g: Any) -> Any:

@@ -26,6 +26,9 @@ def implements(*names: str) -> Callable[[Function], Function]:
     """Register a function as the implementation of PyTorch functions and methods of these names."""
 
     def register(function: Function) -> Function:
+        if function.__name__ == "<lambda>":
+            # Python's messages about arguments name the function.
+            function.__name__ = function.__qualname__ = names[0]
         FUNCTIONS.update(dict.fromkeys(names, function))
         return function
 
@@ -199,7 +202,8 @@ class MCFComplexTensor:
     @property
     def grad(self) -> MCFComplexTensor | None:
         """dL/dx + i dL/dy, accumulated in the parts by `backward`; None before."""
-        return gradient((self.real.grad, self.imag.grad))
+        found: MCFComplexTensor | None = gradient((self.real.grad, self.imag.grad))
+        return found
 
     @grad.setter
     def grad(self, value: MCFComplexTensor | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, pair, parts
+from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, pair
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch import registry
 from mcf.expansions.tensor import wrap
@@ -92,10 +92,14 @@ class _Transform(torch.autograd.Function):
         return real, None if ctx.is_real else imag, None
 
 
+def _parts(x: Any) -> tuple[Any, Any]:
+    return (x.real, x.imag) if isinstance(x, MCFComplexTensor) else (x, None)
+
+
 def _along(x: Any, n: int | None, dim: int, sign: int) -> MCFComplexTensor:
     """Return the transform along a dimension of x, cut or padded with zeros to n."""
     count = _length(x, n, dim)
-    real, imag = (None if p is None else _sized(p.movedim(dim, 0), count) for p in parts(x))
+    real, imag = (None if p is None else _sized(p.movedim(dim, 0), count) for p in _parts(x))
     assert real is not None
     shape = real.shape
     columns = [None if p is None else p.reshape(count, -1) for p in (real, imag)]
@@ -209,7 +213,7 @@ def _halved(x: Any, n: int | None, dim: int) -> tuple[Any, int]:
     count = 2 * (x.shape[dim] - 1) if n is None else n
     if count < 1:
         raise RuntimeError(f"Invalid number of data points ({count}) specified")
-    real, imag = (None if p is None else p.movedim(dim, 0) for p in parts(x))
+    real, imag = (None if p is None else p.movedim(dim, 0) for p in _parts(x))
     real = _sized(real, count // 2 + 1)
     imag = torch.zeros_like(real) if imag is None else _sized(imag, count // 2 + 1)
     if halved(count):

@@ -81,7 +81,7 @@ def _by_loop(x: list[Tensor], count: int, inner: int) -> list[Tensor] | None:
     return None
 
 
-@operator("prods(Tensor[] x, int count, int inner)", one_for_each_row)
+@operator("prods(Tensor[] x, SymInt count, SymInt inner)", one_for_each_row)
 def _prods(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
     """Return products along the middle of contiguous [M / inner, count, inner]."""
     found = _by_loop(x, count, inner)

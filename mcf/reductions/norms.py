@@ -85,16 +85,16 @@ def _scales(x: Tensor) -> bool:
 
 
 @operator(
-    "norms(Tensor[] x, int count, int inner, bool reproducible, int terms)",
+    "norms(Tensor[] x, SymInt count, SymInt inner, bool reproducible, int terms)",
     lambda x, count, inner, _, terms: one_each(x, terms, count, inner),
 )
 def _norms(x: list[Tensor], count: int, inner: int, reproducible: bool, terms: int) -> list[Tensor]:
     """Return 2-norms along the middle of contiguous [M / inner, count, inner]."""
     if inner > 1 and (not _scales(x[0]) or unscaled(x)):
-        wide = pad(tuple(x), max(len(x), terms))
-        squares = column_squares(wide, count, inner, terms)
-        if squares is not None:
-            return list(finish(operations.sqrt(squares), format_of(x[0].dtype), terms))
+        padded_x = pad(tuple(x), max(len(x), terms))
+        columns = column_squares(padded_x, count, inner, terms)
+        if columns is not None:
+            return list(finish(operations.sqrt(columns), format_of(x[0].dtype), terms))
     x = as_rows(x, count, inner)
     fmt, register = format_of(x[0].dtype), register_of(x[0])
     exponent = None

@@ -207,7 +207,7 @@ def var(
 
 
 @operator(
-    "variances(Tensor[] x, int count, int inner, float correction, bool reproducible)",
+    "variances(Tensor[] x, SymInt count, SymInt inner, float correction, bool reproducible)",
     lambda x, count, inner, *_: one_each(x, 2 * len(x), count, inner),
 )
 def _variances(
@@ -255,7 +255,7 @@ def std(
 
 
 @operator(
-    "deviations(Tensor[] x, int count, int inner, float correction, bool reproducible)",
+    "deviations(Tensor[] x, SymInt count, SymInt inner, float correction, bool reproducible)",
     one_for_each_row,
 )
 def _deviations(

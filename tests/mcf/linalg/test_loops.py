@@ -1,9 +1,10 @@
 """Exact: loops over matrices have the bits of one tensor operation for each step.
 
 Caught mutants: a pivot of another lane; NaN passed over in the search for a pivot; a column called
-flat for its neighbour's sake; a determinant with the signs of the columns that change no places;
-the rows of a unit triangle's right-hand sides not kept; rows of L subtracted from the diagonal on;
-the last tree of a fold left out; a tolerance twice as large.
+flat because of the next one; a determinant with the signs of the columns that stay; the rows of a
+unit triangle's right-hand sides not stored; rows of L subtracted from the diagonal on
+(`test_matrices_and_panels`, `test_special_values`); the last tree of a fold left out
+(`test_corrections`); a tolerance of sweeps twice as large (`test_sweeps_of_special_values`).
 """
 
 from __future__ import annotations
@@ -361,6 +362,8 @@ SPECIAL_ROWS = {
     "parallel": [[1.0, 1.0], [1.0, 1.0]],
     "of_one_norm": [[1.0, 2.0], [1.0, -2.0]],
     "vanishing": [[2.0**-251, 0.0], [1.0, 2.0**-300]],
+    # Rotated by the tolerance 2^-49, and not by twice as much.
+    "nearly_orthogonal": [[1.0, 0.0], [1.5 * 2.0**-49, 1.0]],
     "not_a_number": [[1.0, 2.0], [NAN, -2.0]],
     "infinite": [[INF, 2.0], [1.0, -2.0]],
 }
