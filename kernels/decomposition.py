@@ -1,8 +1,8 @@
 """Declare the decomposition of whole small matrices, from which executors generate loops.
 
 One loop computes `eigh` of symmetric matrices, or `svd` of matrices with at most twice as many
-columns as rows, in expansions of float64. `mcf.linalg.eigen` and `mcf.linalg.singular` perform the
-same operations in the same order on tensors:
+columns as rows, in expansions of float64. `mcf.linalg.spectral` performs the same
+operations in the same order on tensors:
 
 1. Scale by a power of two, so that the largest magnitude is in [1/2, 1); `eigh` reads one
    triangle. `eigh` then adds a power of two above 1.4 times the Frobenius norm to the diagonal.

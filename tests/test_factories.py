@@ -18,7 +18,7 @@ FACTORIES = {
 CALL = re.compile(rf"\btorch\s*\.\s*({'|'.join(sorted(FACTORIES))})\b")
 
 # Takes what users give, where torch's own factories put it; of two tensors, which have a device.
-ALLOWED = {("mcf/expansions/conversion.py", "as_tensor"), ("mcf/complexes/text.py", "complex")}
+ALLOWED = {("mcf/expansions/conversion.py", "as_tensor"), ("mcf/complexes/creation.py", "complex")}
 
 
 def unnamed() -> Iterator[str]:

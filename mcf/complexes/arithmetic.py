@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from mcf.elementary.fused import Formula
 from mcf.expansions.dispatch.recorded import differentiated, watched
 from mcf.expansions.launch.operations import launched
 from mcf.expansions.promotion import operands
-from mcf.expansions.tensor import MCFTensor, fresh, wrap
+from mcf.expansions.tensor import MCFTensor, fresh
 from mcf.kernels import operations
 from mcf.kernels.algorithms import complex_numbers
 from mcf.kernels.operators import (
@@ -75,8 +76,7 @@ def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
         # mpmath numbers and Fractions become the nearest expansions.
         values = tuple(formatted(*values))
     out = operations.apply(operation, operands(*values))
-    half = len(out) // 2
-    return made(wrap(out[:half]), wrap(out[half:]))
+    return made(*halves(out))
 
 
 # The quotient of complex expansions, scaled so that nothing between overflows.
@@ -185,21 +185,23 @@ def div(x: Parts, y: Parts) -> MCFComplexTensor:
 POWERS = 64
 
 
+def by_squaring(x: Any, n: int, product: Callable[[Any, Any], Any]) -> Any:
+    """Return x**n for n > 0 by repeated squaring."""
+    found: Any = None
+    while n:
+        if n & 1:
+            found = x if found is None else product(found, x)
+        n >>= 1
+        x = product(x, x) if n else x
+    return found
+
+
 def power(x: Parts, n: int) -> Any:
-    """Return x**n for a whole n of at most 64 by repeated squaring."""
+    """Return x**n for a whole n of at most 64 in magnitude."""
     base: Any = pair(*x)
     if n < 0:
         return 1 / power(x, -n)
-    result: Any = None
-    while n:
-        if n & 1:
-            result = base if result is None else result * base
-        n >>= 1
-        if n:
-            base = base * base
-    if result is None:
-        return pair(torch.ones_like(base.real), torch.zeros_like(base.imag))
-    return result
+    return by_squaring(base, n, operator.mul) if n else torch.ones_like(base)
 
 
 def pow(x: Parts, y: Parts) -> Any:
@@ -231,13 +233,13 @@ def equal(x: Parts, y: Parts) -> Any:
 def _operator(
     function: Callable[[Parts, Parts], Any], swapped: bool = False
 ) -> Callable[[Any, Any], Any]:
-    def operator(self: Any, other: Any) -> Any:
+    def apply(self: Any, other: Any) -> Any:
         x, y = parts(self), parts(other)
         if x is None or y is None:
             return NotImplemented
         return function(y, x) if swapped else function(x, y)
 
-    return operator
+    return apply
 
 
 def _function(name: str, function: Callable[[Parts, Parts], Any]) -> Callable[..., Any]:
@@ -258,9 +260,9 @@ def _function(name: str, function: Callable[[Parts, Parts], Any]) -> Callable[..
     return call
 
 
-def _in_place(operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def change(self: MCFComplexTensor, other: Any) -> Any:
-        result = operator(self, other)
+        result = function(self, other)
         if result is NotImplemented:
             return result
         return self.copy_(result)

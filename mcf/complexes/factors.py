@@ -1,28 +1,156 @@
-"""LU and Cholesky factors, linear systems, inverses and determinants of complex expansions."""
+"""Factors of complex expansions, linear systems, inverses and determinants, with derivatives."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcf.complexes.derivatives import differentiable
-from mcf.complexes.matrices import (
-    aligned,
-    complex_of,
-    components,
-    errors,
-    matrices,
-    right_side,
-    summed,
+from mcf.complexes.each_part import halves
+from mcf.complexes.tensor import (
+    MCFComplexTensor,
+    formatted,
+    gradient,
+    implements,
+    made,
+    pair,
+    parts,
 )
-from mcf.complexes.tensor import implements, pair
 from mcf.expansions.dispatch.registry import UnsupportedError
-from mcf.expansions.tensor import wrap
-from mcf.linalg import cholesky_factor, lu_factors, triangular
-from mcf.linalg.number_kinds import COMPLEX, halves
-from mcf.linalg.parts import Components, each, identity, one_like, where
+from mcf.expansions.ops.matrices.linalg import _matrix, _qr_mode, _raise, _right_side, _sides
+from mcf.expansions.ops.matrices.linalg import _permutation as real_permutation
+from mcf.expansions.tensor import MCFTensor, wrap
+from mcf.kernels.formats import format_of
+from mcf.kernels.register_choice import refuse_float32
+from mcf.linalg import lu_factors, qr_factors, triangular
+from mcf.linalg.number_kinds import COMPLEX
+from mcf.linalg.parts import ALL, Components, each, identity, one_like, where
+
+
+def components(z: MCFComplexTensor) -> Components:
+    """Return the components of both parts, real ones first; without derivatives."""
+    return (*z.real.detach().components, *z.imag.detach().components)  # type: ignore[attr-defined]
+
+
+def complex_of(x: Components) -> MCFComplexTensor:
+    """Return the complex tensor of the components of both parts."""
+    return made(*halves(x))
+
+
+def leading(z: MCFComplexTensor) -> Tensor:
+    """Return |x| + |y| of the leading components, which LAPACK uses to choose pivots."""
+    size: Tensor = z.real.components[0].abs() + z.imag.components[0].abs()
+    return size
+
+
+def aligned(*values: Any) -> list[Any]:
+    """Return real and complex operands as complex expansion tensors of one format."""
+    flat = [p for v in values for p in parts(v)]  # type: ignore[union-attr]
+    found = formatted(*(0.0 if p is None else p for p in flat))
+    return [
+        pair(found[k], found[k + 1].expand(found[k].shape).clone())
+        if flat[k + 1] is None
+        else pair(found[k], found[k + 1])
+        for k in range(0, len(flat), 2)
+    ]
+
+
+def summed(g: Any, shape: Any) -> Any:
+    """Return the gradient of a broadcast operand of this shape."""
+    if g.shape == shape:
+        return g
+    more = g.ndim - len(shape)
+    for _ in range(more):
+        g = g.sum(0)
+    for k, n in enumerate(shape):
+        if n == 1 and g.shape[k] != 1:
+            g = g.sum(k, keepdim=True)
+    return g
+
+
+# A function from the arguments, the results and their gradients (None for 0) to the gradients of
+# the arguments.
+Derivative = Callable[[Any, Any, Any], Sequence[Any]]
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [p for v in values for p in ((v.real, v.imag) if _is_complex(v) else (v,))]
+
+
+def _is_complex(v: Any) -> bool:
+    return isinstance(v, MCFComplexTensor)
+
+
+def _joined(
+    flat: Sequence[Any], kinds: Sequence[bool], make: Callable[..., Any] = MCFComplexTensor
+) -> list[Any]:
+    """Rebuild values, some of them complex, from a list of parts."""
+    rest = list(flat)
+    return [make(rest.pop(0), rest.pop(0)) if k else rest.pop(0) for k in kinds]
+
+
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, function: Any, derivative: Any, given: Any, results: list[bool], *flat: Any
+    ) -> Any:
+        """Compute the results, and list in `results` which of them are complex."""
+        ctx.set_materialize_grads(False)
+        out = function(*_joined([v.detach() for v in flat], given))
+        results += map(_is_complex, out)
+        found = _flat(out)
+        ctx.mark_non_differentiable(*(v for v in found if not isinstance(v, MCFTensor)))
+        ctx.derivative, ctx.given, ctx.results, ctx.count = derivative, given, results, len(flat)
+        ctx.save_for_backward(*flat, *found)
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        saved = ctx.saved_tensors
+        given = _joined(saved[: ctx.count], ctx.given)
+        out = _joined(saved[ctx.count :], ctx.results)
+        found = ctx.derivative(given, out, _joined(grads, ctx.results, lambda *g: gradient(g)))
+        return (None, None, None, None, *_flat(found))
+
+
+def differentiable(
+    function: Callable[..., Sequence[Any]],
+    derivative: Derivative,
+    *given: Any,
+    widen: bool = True,
+) -> list[Any]:
+    """Compute a function in float64 components, rounded once, with a derivative.
+
+    Args:
+        function: takes complex expansion tensors of float64 components (at least two for narrower
+            formats) and returns complex, real and plain tensors.
+        derivative: see `Derivative`.
+        given: expansion tensors of one format, complex or real.
+        widen: False to compute in the format itself.
+    """
+    first = given[0]
+    run: Callable[..., Sequence[Any]] = function
+    if widen:
+        refuse_float32("a complex factorisation", format_of(first.dtype), first.device)
+        run = functools.partial(_widened, function)
+    if not (torch.is_grad_enabled() and any(z.requires_grad for z in given)):
+        return list(run(*given))
+    results: list[bool] = []
+    apply: Any = _Node.apply
+    flat = apply(run, derivative, [*map(_is_complex, given)], results, *_flat(given))
+    return _joined(flat, results)
+
+
+def _widened(function: Callable[..., Sequence[Any]], *given: Any) -> Sequence[Any]:
+    first = given[0]
+    if first.dtype is torch.float64:
+        return function(*given)
+    terms = max(2, first.terms)
+    found = function(*(z.to(torch.float64, terms=terms) for z in given))
+    return [v if type(v) is Tensor else v.to(first.dtype, terms=first.terms) for v in found]
 
 
 @implements("linalg_solve_triangular")
@@ -34,7 +162,7 @@ def solve_triangular(
     (A + E) X = B with |E| <= c n u^terms |A| in each row; a zero on the diagonal gives infinities
     or NaN, as division does.
     """
-    right_side("solve_triangular", a, b, left)
+    _right_side("solve_triangular", a, b, left)
     a, b = aligned(a, b)
     if not left:
         return solve_triangular(a.mT, b.mT, upper=not upper, unitriangular=unitriangular).mT
@@ -75,24 +203,13 @@ def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -
 
     As `torch.linalg.solve_ex`; see `solve`.
     """
-    name = "linalg.solve"
-    # Distinguish vectors from matrices as PyTorch does.
-    vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
-    if vector:
-        matrices("solve", A, square=True)
-        if B.shape[-1] != A.shape[-1]:
-            raise RuntimeError(
-                f"{name}: Incompatible shapes of A and B for the equation AX = B: "
-                f"{list(A.shape)} and {list(B.shape)}"
-            )
-    else:
-        right_side("solve", A, B, left)
+    vector = _sides(A, B, left)
     a, b = aligned(A, B)
     b = b[..., None] if vector else b
     if not (left or vector):
         a, b = a.mT, b.mT
     x, _, _, info = differentiable(_solved, _solve_derivative, a, b, widen=False)
-    errors("solve", info, check_errors)
+    _raise("solve", info, check_errors)
     found = x[..., 0] if vector else x if left else x.mT
     return torch.return_types.linalg_solve_ex((found, info))  # type: ignore[attr-defined]
 
@@ -126,9 +243,9 @@ def _inverse_derivative(given: Any, out: Any, grads: Any) -> Any:
 @implements("linalg_inv_ex")
 def inv_ex(A: Any, *, check_errors: bool = False) -> Any:
     """Return the inverse and info, as `torch.linalg.inv_ex`; see `solve_ex`."""
-    matrices("inv", A, square=True)
+    _matrix("inv", A, square=True)
     found = differentiable(_inverse, _inverse_derivative, A, widen=False)
-    errors("inv", found[1], check_errors)
+    _raise("inv", found[1], check_errors)
     return torch.return_types.linalg_inv_ex(tuple(found))  # type: ignore[attr-defined]
 
 
@@ -144,11 +261,8 @@ def _eliminated(a: Any, pivot: bool = True) -> tuple[Any, Tensor, Tensor]:
     return complex_of(factors), pivots, info
 
 
-def _permutation(pivots: Tensor, rows: int, like: Any) -> Any:
-    order = lu_factors.permutation(pivots, rows)
-    ones = torch.zeros(*order.shape, rows, dtype=like.dtype, device=order.device)
-    ones.scatter_(-2, order[..., None, :], 1)
-    real = like.real.new_zeros(ones.shape) + ones
+def _permutation(pivots: Tensor, factors: Any) -> Any:
+    real = real_permutation(factors.real.components, pivots)
     return pair(real, torch.zeros_like(real))
 
 
@@ -174,15 +288,15 @@ def _lu_derivative(given: Any, out: Any, grads: Any) -> Any:
     inner: Any = torch.tril(low.mH @ torch.tril(g, -1), -1) + torch.triu(torch.triu(g) @ up.mH)
     inner = solve_triangular(low.mH, inner, upper=True, unitriangular=True)
     inner = solve_triangular(up.mH, inner, upper=False, left=False)
-    return [_permutation(pivots, n, factors) @ inner]
+    return [_permutation(pivots, factors) @ inner]
 
 
 @implements("linalg_lu_factor_ex")
 def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
     """Return L and U in one matrix, the pivots and info, as `torch.linalg.lu_factor_ex`."""
-    matrices("lu_factor", A)
+    _matrix("lu_factor", A)
     found = differentiable(lambda a: _eliminated(a, pivot), _lu_derivative, A)
-    errors("lu_factor", found[2], check_errors)
+    _raise("lu_factor", found[2], check_errors)
     return torch.return_types.linalg_lu_factor_ex(tuple(found))  # type: ignore[attr-defined]
 
 
@@ -201,14 +315,14 @@ def lu(A: Any, *, pivot: bool = True) -> Any:
     """Return P, L and U with A = P L U, as `torch.linalg.lu`."""
     factors, pivots = lu_factor(A, pivot=pivot)
     low, up = _halves(factors)
-    p = _permutation(pivots, A.shape[-2], factors)
+    p = _permutation(pivots, factors)
     return torch.return_types.linalg_lu((p, low, up))  # type: ignore[attr-defined]
 
 
 @implements("linalg_lu_solve")
 def lu_solve(LU: Any, pivots: Tensor, B: Any, *, left: bool = True, adjoint: bool = False) -> Any:
     """Solve A X = B, X A = B, or these with A^H, from the factors of A."""
-    right_side("lu_solve", LU, B, left)
+    _right_side("lu_solve", LU, B, left)
 
     def run(factors: Any, right: Any) -> list[Any]:
         given = components(factors), pivots, components(right)
@@ -221,7 +335,7 @@ def lu_solve(LU: Any, pivots: Tensor, B: Any, *, left: bool = True, adjoint: boo
         of_a: Any = -(g @ x.mH if left else x.mH @ g)
         of_a = of_a.mH if adjoint else of_a
         low, up = _halves(factors)
-        inner = _permutation(pivots, factors.shape[-1], factors).mT @ of_a
+        inner = _permutation(pivots, factors).mT @ of_a
         of_lu = torch.tril(inner @ up.mH, -1) + torch.triu(low.mH @ inner)
         return [summed(of_lu, factors.shape), summed(g, right.shape)]
 
@@ -241,13 +355,13 @@ def _det_derivative(given: Any, out: Any, grads: Any) -> Any:
 @implements("linalg_det", "det")
 def det(A: Any) -> Any:
     """Return the determinant, the product of the pivots; differentiable if A has an inverse."""
-    matrices("det", A, square=True)
+    _matrix("det", A, square=True)
     return differentiable(_det, _det_derivative, A)[0]
 
 
 def _modulus(x: Components) -> tuple[Components, Components]:
     """Return |x|, and a divisor of x that gives its phase: 1 where x is 0."""
-    size: Components = torch.hypot(*map(wrap, halves(x))).components  # type: ignore[attr-defined]
+    size: Components = torch.hypot(*halves(x)).components  # type: ignore[attr-defined]
     return size, where(size[0] == 0, one_like(size), size)
 
 
@@ -273,7 +387,7 @@ def _slogdet_derivative(given: Any, out: Any, grads: Any) -> Any:
 @implements("linalg_slogdet", "slogdet")
 def slogdet(A: Any) -> Any:
     """Return the determinant's phase, of modulus 1 or 0, and the logarithm of its modulus."""
-    matrices("slogdet", A, square=True)
+    _matrix("slogdet", A, square=True)
     found = differentiable(_slogdet, _slogdet_derivative, A)
     return torch.return_types.linalg_slogdet(tuple(found))  # type: ignore[attr-defined]
 
@@ -282,7 +396,7 @@ implements("logdet")(lambda z: torch.log(det(z)))
 
 
 def _factored(a: Any) -> list[Any]:
-    factor, info = cholesky_factor.factor(components(a), COMPLEX)
+    factor, info = triangular.cholesky(components(a), COMPLEX)
     return [complex_of(factor), info]
 
 
@@ -301,9 +415,9 @@ def _cholesky_derivative(given: Any, out: Any, grads: Any) -> Any:
 @implements("linalg_cholesky_ex")
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
     """Return L and info, as `torch.linalg.cholesky_ex`: the first non-positive minor, or 0."""
-    matrices("cholesky", A, square=True)
+    _matrix("cholesky", A, square=True)
     found, info = differentiable(_factored, _cholesky_derivative, A.mH if upper else A)
-    errors("cholesky", info, check_errors)
+    _raise("cholesky", info, check_errors)
     found = found.mH if upper else found
     return torch.return_types.linalg_cholesky_ex((found, info))  # type: ignore[attr-defined]
 
@@ -316,3 +430,59 @@ def cholesky(A: Any, *, upper: bool = False) -> Any:
     |A - L L^H| <= c n u^terms |L||L^H|.
     """
     return cholesky_ex(A, upper=upper, check_errors=True)[0]
+
+
+def _orthogonal(a: Any, complete: bool) -> list[Any]:
+    """Return Q and R; R has a real diagonal that is not negative."""
+    q, r = qr_factors.factor(components(a), "complete" if complete else "reduced", COMPLEX)
+    assert q is not None
+    k = min(a.shape[-2:])
+    # This is exact. The diagonal is real up to a rounding error, which is dropped from R.
+    sign = torch.where(r[0].diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+    for x, place, by in (
+        (q, (..., slice(k)), sign[..., None, :]),
+        (r, (..., slice(k), ALL), sign[..., None]),
+    ):
+        for c in x:
+            c[place] *= by
+    for c in r[len(r) // 2 :]:
+        c.diagonal(dim1=-2, dim2=-1).zero_()
+    return [complex_of(q), complex_of(r)]
+
+
+def _qr_derivative(given: Any, out: Any, grads: Any) -> Any:
+    """Return (gQ + Q S) R^-H; S = T + T^H, real diagonal halved, T = triu(gR R^H - Q^H gQ)."""
+    q, r = out
+    of_q, of_r = grads
+    if q.shape[-1] != r.shape[-1]:
+        raise UnsupportedError(
+            "linalg.qr: the derivative of complex expansions is that of mode='reduced' of at least "
+            "as many rows as columns"
+        )
+    inner: Any = torch.zeros_like(r)
+    if of_r is not None:
+        inner = inner + of_r @ r.mH
+    if of_q is not None:
+        inner = inner - q.mH @ of_q
+    inner = torch.triu(inner)
+    eye = torch.eye(r.shape[-1], dtype=torch.bool, device=r.device)
+    both = inner + inner.mH
+    both = pair(torch.where(eye, 0.5 * both.real, both.real), torch.where(eye, 0.0, both.imag))
+    found = q @ both
+    if of_q is not None:
+        found = found + of_q
+    return [solve_triangular(r.mH, found, upper=False, left=False)]
+
+
+@implements("linalg_qr", "qr")
+def qr(A: Any, mode: str = "reduced") -> Any:
+    """Return Q and R with A = Q R, as `torch.linalg.qr`; R's diagonal is real and not negative.
+
+    |A - Q R| <= c n u^terms |A| and |Q^H Q - I| <= c n u^terms, by Householder reflections.
+    """
+    _matrix("qr", A)
+    _qr_mode(mode)
+    q, r = differentiable(lambda a: _orthogonal(a, mode == "complete"), _qr_derivative, A)
+    if mode == "r":
+        q = q[..., :0, :0].reshape(0)
+    return torch.return_types.linalg_qr((q, r))  # type: ignore[attr-defined]

@@ -26,6 +26,9 @@ def implements(*names: str) -> Callable[[Function], Function]:
     """Register a function as the implementation of PyTorch functions and methods of these names."""
 
     def register(function: Function) -> Function:
+        if function.__name__ == "<lambda>":
+            # Python's messages about arguments name the function.
+            function.__name__ = function.__qualname__ = names[0]
         FUNCTIONS.update(dict.fromkeys(names, function))
         return function
 
@@ -199,11 +202,8 @@ class MCFComplexTensor:
     @property
     def grad(self) -> MCFComplexTensor | None:
         """dL/dx + i dL/dy, accumulated in the parts by `backward`; None before."""
-        x, y = self.real.grad, self.imag.grad
-        if x is None and y is None:
-            return None
-        x = torch.zeros_like(self.real.detach()) if x is None else x
-        return pair(x, torch.zeros_like(x) if y is None else y)
+        found: MCFComplexTensor | None = gradient((self.real.grad, self.imag.grad))
+        return found
 
     @grad.setter
     def grad(self, value: MCFComplexTensor | None) -> None:
@@ -236,11 +236,13 @@ def pair(x: Any, y: Any) -> MCFComplexTensor:
     return MCFComplexTensor(x, y)
 
 
-def gradient(grads: Sequence[Any]) -> MCFComplexTensor:
-    """Return the complex gradient of two parts, one of which may be None (zero)."""
+def gradient(grads: Sequence[Any]) -> Any:
+    """Return the complex gradient of two parts, one of which may be None (zero); None for both."""
     x, y = grads
+    if x is None and y is None:
+        return None
     x = torch.zeros_like(y) if x is None else x
-    return MCFComplexTensor(x, torch.zeros_like(x) if y is None else y)  # type: ignore[arg-type]
+    return pair(x, torch.zeros_like(x) if y is None else y)
 
 
 def made(x: MCFTensor, y: MCFTensor) -> MCFComplexTensor:

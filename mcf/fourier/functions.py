@@ -20,7 +20,7 @@ from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, pair
 from mcf.expansions.creation import tensor
 from mcf.expansions.dispatch import registry
 from mcf.expansions.tensor import wrap
-from mcf.fourier.opaque_transforms import transform, turns
+from mcf.fourier.transform import opaque_transform, turns
 from mcf.kernels.components import Components
 
 # From this length on the shorter transform and its postprocessing are faster than the full one.
@@ -37,7 +37,7 @@ def halved(n: int) -> bool:
 
 def _turns(n: int, sign: int, like: Components) -> Any:
     """Return sign i exp(sign 2 pi i k / n) for k = 0 ... n / 2, as a column, rounded once."""
-    found = turns(like, n, sign)
+    found = turns(list(like), n, sign)
     return pair(*(wrap([c[k] for c in found]) for k in (0, 1)))
 
 
@@ -81,7 +81,7 @@ class _Transform(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         parts = (real,) if imag is None else (real, imag)
         stacked = [torch.stack(p) for p in zip(*(v.components for v in parts), strict=True)]
-        found = transform(tuple(stacked), sign)
+        found = opaque_transform(stacked, sign)
         return wrap([c[0] for c in found]), wrap([c[1] for c in found])
 
     @staticmethod
@@ -170,19 +170,6 @@ def _count(x: Any, dims: Sequence[int], lengths: Sequence[int | None]) -> int:
     return math.prod(x.shape[d] if n is None else n for d, n in zip(dims, lengths, strict=True))
 
 
-def _several(inverse: bool, two: bool) -> Callable[..., Any]:
-    usual = (-2, -1) if two else None
-
-    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
-        dims, lengths = _dims(x, s, dim)
-        count = _count(x, dims, lengths)
-        for d, n in zip(reversed(dims), reversed(lengths), strict=True):
-            x = _along(x, n, d, 1 if inverse else -1)
-        return _scaled(x, count, norm, inverse)
-
-    return call
-
-
 def fft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
     """Compute `torch.fft.fft`; the 2-norm error is `mcf.bound("fft", terms, dtype, count=n)`."""
     z = _along(x, n, dim, -1)
@@ -243,80 +230,80 @@ def _halved(x: Any, n: int | None, dim: int) -> tuple[Any, int]:
 
 def hfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
     """Compute `torch.fft.hfft`: the real transform of a sequence whose second half is conjugate."""
-    return irfft(x.conj(), n, dim, _swapped(norm))
+    return irfft(x.conj(), n, dim, _SWAPPED.get(norm, norm))
 
 
 def ihfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
     """Compute `torch.fft.ihfft`."""
-    return torch.conj(rfft(x, n, dim, _swapped(norm)))
+    return torch.conj(rfft(x, n, dim, _SWAPPED.get(norm, norm)))
 
 
-def _swapped(norm: str | None) -> str | None:
-    return _SWAPPED.get(norm, norm)
+def _several(x: Any, s: Any, dim: Any, norm: str | None, sign: int) -> Any:
+    """Return the transform over several dimensions, the last one first."""
+    dims, lengths = _dims(x, s, dim)
+    count = _count(x, dims, lengths)
+    for d, n in zip(reversed(dims), reversed(lengths), strict=True):
+        x = _along(x, n, d, sign)
+    return _scaled(x, count, norm, sign > 0)
 
 
-def _rfft_several(two: bool) -> Callable[..., Any]:
-    usual = (-2, -1) if two else None
-
-    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
-        _real_only(x, "rfftn")
-        dims, lengths = _dims(x, s, dim)
-        count = _count(x, dims, lengths)
-        z = rfft(x, lengths[-1], dims[-1])
-        for d, n in zip(reversed(dims[:-1]), reversed(lengths[:-1]), strict=True):
-            z = _along(z, n, d, -1)
-        return _scaled(z, count, norm, False)
-
-    return call
+def fftn(x: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+    """Compute `torch.fft.fftn`."""
+    return _several(x, s, dim, norm, -1)
 
 
-def _irfft_several(two: bool) -> Callable[..., Any]:
-    usual = (-2, -1) if two else None
-
-    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
-        dims, lengths = _dims(x, s, dim)
-        last = 2 * (x.shape[dims[-1]] - 1) if lengths[-1] is None else lengths[-1]
-        count = _count(x, dims, [*lengths[:-1], last])
-        for d, n in zip(dims[:-1], lengths[:-1], strict=True):
-            x = _along(x, n, d, 1)
-        found, _ = _halved(x, last, dims[-1])
-        return _scaled(found, count, norm, True)
-
-    return call
+def ifftn(x: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+    """Compute `torch.fft.ifftn`."""
+    return _several(x, s, dim, norm, 1)
 
 
-def _hermitian(inverse: bool, two: bool) -> Callable[..., Any]:
-    usual = (-2, -1) if two else None
-    forward, backward = _irfft_several(two), _rfft_several(two)
+def rfftn(x: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+    """Compute `torch.fft.rfftn`."""
+    _real_only(x, "rfftn")
+    dims, lengths = _dims(x, s, dim)
+    count = _count(x, dims, lengths)
+    z = rfft(x, lengths[-1], dims[-1])
+    for d, n in zip(reversed(dims[:-1]), reversed(lengths[:-1]), strict=True):
+        z = _along(z, n, d, -1)
+    return _scaled(z, count, norm, False)
 
-    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
-        if inverse:
-            return torch.conj(backward(x, s, dim, _swapped(norm)))
-        return forward(x.conj(), s, dim, _swapped(norm))
+
+def irfftn(x: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+    """Compute `torch.fft.irfftn`."""
+    dims, lengths = _dims(x, s, dim)
+    last = 2 * (x.shape[dims[-1]] - 1) if lengths[-1] is None else lengths[-1]
+    count = _count(x, dims, [*lengths[:-1], last])
+    for d, n in zip(dims[:-1], lengths[:-1], strict=True):
+        x = _along(x, n, d, 1)
+    found, _ = _halved(x, last, dims[-1])
+    return _scaled(found, count, norm, True)
+
+
+def hfftn(x: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+    """Compute `torch.fft.hfftn`."""
+    return irfftn(x.conj(), s, dim, _SWAPPED.get(norm, norm))
+
+
+def ihfftn(x: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
+    """Compute `torch.fft.ihfftn`."""
+    return torch.conj(rfftn(x, s, dim, _SWAPPED.get(norm, norm)))
+
+
+def _over_two(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a transform with the last two dimensions as its default."""
+
+    def call(x: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Any:
+        return function(x, s, dim, norm)
 
     return call
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "fft": fft,
-    "ifft": ifft,
-    "rfft": rfft,
-    "irfft": irfft,
-    "hfft": hfft,
-    "ihfft": ihfft,
-    "fft2": _several(False, True),
-    "ifft2": _several(True, True),
-    "fftn": _several(False, False),
-    "ifftn": _several(True, False),
-    "rfft2": _rfft_several(True),
-    "rfftn": _rfft_several(False),
-    "irfft2": _irfft_several(True),
-    "irfftn": _irfft_several(False),
-    "hfft2": _hermitian(False, True),
-    "hfftn": _hermitian(False, False),
-    "ihfft2": _hermitian(True, True),
-    "ihfftn": _hermitian(True, False),
+    f.__name__: f
+    for f in (fft, ifft, rfft, irfft, hfft, ihfft, fftn, ifftn, rfftn, irfftn, hfftn, ihfftn)
 }
+for _name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+    FUNCTIONS[f"{_name}2"] = _over_two(FUNCTIONS[f"{_name}n"])
 for _name, _function in FUNCTIONS.items():
     registry.implements(getattr(torch.fft, _name))(_function)
     implements(f"fft_{_name}")(_function)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from mcf.kernels import operations
 from mcf.kernels.components import Components
 from mcf.linalg.parts import each
 from mcf.reductions.products import matmul
+from mcf.reductions.rows import operator
 
 # Bits of the fixed-point numbers; the guard bits absorb the errors of some millions of products.
 _BITS, _GUARD = 340, 40
@@ -162,10 +164,18 @@ def convolution(n: int) -> int:
 Format = tuple[torch.dtype, int, torch.device]
 
 
+@operator(
+    "fourier(Tensor[] x, int sign)", lambda x, sign: [c.new_empty(2, *c.shape[1:]) for c in x]
+)
+def opaque_transform(x: list[Tensor], sign: int) -> list[Tensor]:
+    """Return `transform` by one operator, whose results do not alias the operands."""
+    found = transform(tuple(x), sign)
+    # A transform of length 1 may return its argument, so it must be copied.
+    return [c.clone() if x[0].shape[1] == 1 else c.contiguous() for c in found]
+
+
 def transform(x: Components, sign: int) -> Components:
     """Return the transform with exp(sign 2 pi i / n) along the second dimension.
-
-    `mcf.fourier.opaque_transforms` registers it as one operator of torch.
 
     Args:
         x: components [2, n, columns], or [1, n, columns] of a real sequence.
@@ -191,7 +201,27 @@ def _step(x: Components, r: int, sign: int) -> Components:
     return each(lambda c: c.transpose(1, 2).reshape(2, left, r * done), y)
 
 
-def _format(x: Components) -> Format:
+@functools.lru_cache(maxsize=16)
+def _cached_turns(n: int, sign: int, form: Format) -> Components:
+    cosine, sine = ([c[k, : n // 2 + 1, None] for c in roots(n, *form)] for k in (0, 1))
+    parts = zip(sine, cosine, strict=True)
+    return tuple(torch.stack((-s, c if sign > 0 else -c)) for s, c in parts)
+
+
+@operator(
+    "fourier_turns(Tensor[] like, int n, int sign)",
+    lambda like, n, sign: [c.new_empty(2, n // 2 + 1, 1) for c in like],
+)
+def turns(like: list[Tensor], n: int, sign: int) -> list[Tensor]:
+    """Return sign i exp(sign 2 pi i k / n), k = 0 ... n / 2, as [2, n / 2 + 1, 1].
+
+    Tracing this operator instead of its tables keeps tensors without numbers out of the caches.
+    """
+    # Copy, since a CUDA graph might write to the cached tensors.
+    return [c.clone() for c in _cached_turns(n, sign, _format(like))]
+
+
+def _format(x: Sequence[Tensor]) -> Format:
     return x[0].dtype, len(x), x[0].device
 
 

@@ -43,30 +43,18 @@ def _peak(r: int) -> float:
 
 def transform(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -> float:
     """Return the relative error of a transform of length n; `unit` is u^terms."""
-
-    def simple(name: str) -> float:
-        return real(name, terms, dtype, None).relative
-
-    turn = composed(product(simple), unit)
-    return _steps(n, terms, dtype, unit, real, turn)
-
-
-def halved(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -> float:
-    """Return the relative error of a real transform by `mcf.fourier.functions`, in all."""
-    half = transform(n // 2, terms, dtype, unit, real)
-
-    def simple(name: str) -> float:
-        return real(name, terms, dtype, None).relative
-
-    return composed(half, simple("add"), product(simple), unit, simple("add"))
-
-
-def _steps(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real, turn: float) -> float:
+    turn = composed(product(_simple(terms, dtype, real)), unit)
     steps, left = [], n
     for r in radices(n):
         left //= r
         if r > PRIME:
-            steps.append(_chirp(r, terms, dtype, unit, real, turn))
+            size, peak = convolution(r), _peak(r)
+            inner = transform(size, terms, dtype, unit, real)
+            wide = min(4, terms + 1) if dtype is torch.float64 else 2
+            own = transform(size, wide, torch.float64, 2.0 ** (-53 * wide), real)
+            kernel = unit + own * math.sqrt((2 * r - 1) * size) / peak
+            chirp = composed(turn, inner, turn, kernel, inner, turn)
+            steps.append(chirp * peak / math.sqrt(r))
         elif r > 1:
             sums = real("matmul", terms, dtype, 2 * r)
             rounded = 0.0 if r in (2, 4) else math.sqrt(r) * unit
@@ -76,10 +64,11 @@ def _steps(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real, turn
     return composed(*steps)
 
 
-def _chirp(r: int, terms: int, dtype: torch.dtype, unit: float, real: Real, turn: float) -> float:
-    size, peak = convolution(r), _peak(r)
-    inner = transform(size, terms, dtype, unit, real)
-    wide = min(4, terms + 1) if dtype is torch.float64 else 2
-    own = transform(size, wide, torch.float64, 2.0 ** (-53 * wide), real)
-    kernel = unit + own * math.sqrt((2 * r - 1) * size) / peak
-    return composed(turn, inner, turn, kernel, inner, turn) * peak / math.sqrt(r)
+def halved(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -> float:
+    """Return the relative error of a real transform by `mcf.fourier.functions`, in all."""
+    half, simple = transform(n // 2, terms, dtype, unit, real), _simple(terms, dtype, real)
+    return composed(half, simple("add"), product(simple), unit, simple("add"))
+
+
+def _simple(terms: int, dtype: torch.dtype, real: Real) -> Callable[[str], float]:
+    return lambda name: real(name, terms, dtype, None).relative

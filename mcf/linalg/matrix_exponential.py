@@ -13,9 +13,8 @@ import torch
 from mcf.convert.numbers import components_of
 from mcf.kernels import operations
 from mcf.kernels.formats import FP64
-from mcf.linalg.number_kinds import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real, closed, flattened
 from mcf.linalg.parts import Components, identity, matrices
-from mcf.linalg.working_matrices import closed, flattened
 from mcf.reductions.products import matmul
 
 Matrix = TypeVar("Matrix")

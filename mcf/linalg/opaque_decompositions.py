@@ -1,7 +1,8 @@
 """Register decompositions as opaque operators `torch.ops.mcf.linalg_*` for `torch.compile`.
 
-The modules of the same names define them. Each result is a separate contiguous tensor, so that
-shapes alone describe it during tracing.
+The modules of the same names define them. An operator has a list of tensors, each separate and
+contiguous, so that shapes alone describe it during tracing: the components of all resulting
+expansions, then integers.
 """
 
 from __future__ import annotations
@@ -14,20 +15,15 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.linalg import (
-    cholesky_factor,
-    eigen,
     ldl_factors,
     lu_factors,
     matrix_exponential,
     qr_factors,
-    singular,
+    spectral,
     triangular,
 )
 from mcf.linalg.parts import Components, transpose
-
-_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
-
-Shape = Sequence[int]
+from mcf.reductions.rows import operator
 
 _modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.maybe_current_level
@@ -54,186 +50,131 @@ def visible(arguments: Iterable[Any]) -> bool:
     return False
 
 
-def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Define `torch.ops.mcf.linalg_<schema>`, and return a function that calls it.
+Shapes = Sequence[Sequence[int]]
+
+
+def decomposition(
+    schema: str,
+    run: Callable[..., Sequence[Any]],
+    shapes: Callable[..., Shapes],
+    integers: int = 0,
+    dtype: torch.dtype = torch.int32,
+) -> Callable[..., list[Any]]:
+    """Register `torch.ops.mcf.linalg_<schema>`, and return a function with the results of `run`.
 
     Args:
-        schema: the operator's.
-        run: computes the results.
-        fake: makes tensors of the results' shapes.
+        schema: the operator's name and arguments, first the components of a matrix.
+        run: computes expansions, then tensors of integers, from these arguments.
+        shapes: of the results for these arguments.
+        integers: the number of tensors of integers.
+        dtype: of the integers.
     """
-    name = f"linalg_{schema.split('(')[0]}"
-    _library.define(f"linalg_{schema}")  # type: ignore[no-untyped-call]
-    _library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
-    opaque = getattr(torch.ops.mcf, name)
 
-    def call(*arguments: Any) -> Any:
-        return opaque(*arguments) if visible(arguments) else run(*arguments)
+    def flat(*arguments: Any) -> list[Tensor]:
+        found = run(*arguments)
+        cut = len(found) - integers
+        return [
+            *(c.contiguous() for x in found[:cut] for c in x),
+            *map(Tensor.contiguous, found[cut:]),
+        ]
+
+    def fake(*arguments: Any) -> list[Tensor]:
+        a, sizes = arguments[0], shapes(*arguments)
+        cut = len(sizes) - integers
+        return [
+            *(c.new_empty(list(size)) for size in sizes[:cut] for c in a),
+            *(a[0].new_empty(list(size), dtype=dtype) for size in sizes[cut:]),
+        ]
+
+    opaque = operator(f"linalg_{schema}", fake)(flat)
+
+    def call(*arguments: Any) -> list[Any]:
+        if not visible(arguments):
+            results = run(*arguments)
+            cut = len(results) - integers
+            whole = [tuple([c.contiguous() for c in x]) for x in results[:cut]]
+            return [*whole, *map(Tensor.contiguous, results[cut:])]
+        given = [list(a) if isinstance(a, tuple) else a for a in arguments]
+        found = opaque(*given)
+        terms, cut = len(given[0]), len(found) - integers
+        return [*(tuple(found[k : k + terms]) for k in range(0, cut, terms)), *found[cut:]]
 
     return call
 
 
-def _own(*results: Components) -> list[Tensor]:
-    return [c.contiguous() for x in results for c in x]
-
-
-def _empty(a: Sequence[Tensor], *shapes: Shape) -> list[Tensor]:
-    """Return empty tensors for the components of expansions of these shapes."""
-    return [c.new_empty(list(shape)) for shape in shapes for c in a]
-
-
-def _info(a: Sequence[Tensor], *shape: int) -> Tensor:
-    return a[0].new_empty(list(shape), dtype=torch.int32)
-
-
-def _split(found: Sequence[Tensor], terms: int) -> list[Components]:
-    """Split a list of components into expansions."""
-    return [tuple(found[k : k + terms]) for k in range(0, len(found) - terms + 1, terms)]
-
-
-def _lu(a: list[Tensor], pivot: bool) -> list[Tensor]:
-    factors, pivots, info = lu_factors.factor(tuple(a), pivot)
-    return [*factors, pivots, info]
-
-
-def _lu_shapes(a: list[Tensor], pivot: bool) -> list[Tensor]:
+def _lu_shapes(a: list[Tensor]) -> Shapes:
     *batch, m, n = a[0].shape
-    return [*_empty(a, a[0].shape), _info(a, *batch, min(m, n)), _info(a, *batch)]
+    return [a[0].shape, [*batch, min(m, n)], batch]
 
 
-_lu_factor = operator("lu_factor(Tensor[] a, bool pivot) -> Tensor[]", _lu, _lu_shapes)
+def _solution(a: list[Tensor], b: list[Tensor]) -> Shapes:
+    return [(*triangular.broadcast(tuple(a), tuple(b)), *b[0].shape[-2:])]
 
 
-def lu_factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tensor]:
-    """Factorise as the operator of `lu_factors.factor`."""
-    *factors, pivots, info = _lu_factor(list(a), pivot)
-    return tuple(factors), pivots, info
+def _with_factors(found: tuple[Components, lu_factors.Factors]) -> Sequence[Any]:
+    result, factors = found
+    return result, *factors
 
 
-def _split_factors(found: Sequence[Tensor]) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
-    """Split a list of components into a result and LU factors with as many components."""
-    *parts, pivots, info = found
-    result, factors = _split(parts, len(parts) // 2)
-    return result, (factors, pivots, info)
-
-
-def _solve_run(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
-    x, (factors, pivots, info) = lu_factors.solved(tuple(a), tuple(b))
-    return [*_own(x), *factors, pivots, info]
-
-
-_solve = operator(
-    "solve(Tensor[] a, Tensor[] b) -> Tensor[]",
-    _solve_run,
-    lambda a, b: [*_solved_shape(a, a[0], b, True, False), *_lu_shapes(a, True)],
+# Components are lists in schemas, tuples in the functions that run.
+lu_factor = decomposition(
+    "lu_factor(Tensor[] a, bool pivot)",
+    lambda a, pivot: lu_factors.factor(tuple(a), pivot),
+    lambda a, pivot: _lu_shapes(a),
+    integers=2,
 )
-
-
-def solve(a: Components, b: Components) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
-    """Solve as the operator of `lu_factors.solved`."""
-    return _split_factors(_solve(list(a), list(b)))
-
-
-def _det_run(a: list[Tensor]) -> list[Tensor]:
-    determinant, (factors, pivots, info) = lu_factors.determined(tuple(a))
-    return [*_own(determinant), *factors, pivots, info]
-
-
-_det = operator(
-    "det(Tensor[] a) -> Tensor[]",
-    _det_run,
-    lambda a: [*_empty(a, a[0].shape[:-2]), *_lu_shapes(a, True)],
+solve = decomposition(
+    "solve(Tensor[] a, Tensor[] b)",
+    lambda a, b: _with_factors(lu_factors.solved(tuple(a), tuple(b))),
+    lambda a, b: [*_solution(a, b), *_lu_shapes(a)],
+    integers=2,
 )
-
-
-def det(a: Components) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
-    """Compute determinants as the operator of `lu_factors.determined`."""
-    return _split_factors(_det(list(a)))
-
-
-def _solved_shape(
-    lu: list[Tensor], pivots: Tensor, b: list[Tensor], left: bool, adjoint: bool
-) -> list[Tensor]:
-    return _empty(b, (*triangular.broadcast(tuple(lu), tuple(b)), *b[0].shape[-2:]))
-
-
-_lu_solve = operator(
-    "lu_solve(Tensor[] lu, Tensor pivots, Tensor[] b, bool left, bool adjoint) -> Tensor[]",
-    lambda lu, pivots, b, left, adjoint: _own(
+det = decomposition(
+    "det(Tensor[] a)",
+    lambda a: _with_factors(lu_factors.determined(tuple(a))),
+    lambda a: [a[0].shape[:-2], *_lu_shapes(a)],
+    integers=2,
+)
+lu_solve = decomposition(
+    "lu_solve(Tensor[] lu, Tensor pivots, Tensor[] b, bool left, bool adjoint)",
+    lambda lu, pivots, b, left, adjoint: [
         lu_factors.solve(tuple(lu), pivots, tuple(b), left=left, adjoint=adjoint)
-    ),
-    _solved_shape,
+    ],
+    lambda lu, pivots, b, left, adjoint: _solution(lu, b),
 )
-
-
-def lu_solve(
-    lu: Components, pivots: Tensor, b: Components, *, left: bool = True, adjoint: bool = False
-) -> Components:
-    """Solve as the operator of `lu_factors.solve`."""
-    return tuple(_lu_solve(list(lu), pivots, list(b), left, adjoint))
-
-
-_permutation = operator(
-    "permutation(Tensor pivots, SymInt rows) -> Tensor",
-    lu_factors.permutation,
-    lambda pivots, rows: pivots.new_empty([*pivots.shape[:-1], rows], dtype=torch.int64),
+cholesky = decomposition(
+    "cholesky(Tensor[] a)",
+    lambda a: triangular.cholesky(tuple(a)),
+    lambda a: [a[0].shape, a[0].shape[:-2]],
+    integers=1,
 )
-
-
-def permutation(pivots: Tensor, rows: int) -> Tensor:
-    """Compute permutations as the operator of `lu_factors.permutation`."""
-    found: Tensor = _permutation(pivots, rows)
-    return found
-
-
-def _cholesky_run(a: list[Tensor]) -> list[Tensor]:
-    factor, info = cholesky_factor.factor(tuple(a))
-    return [*factor, info]
-
-
-_cholesky = operator(
-    "cholesky(Tensor[] a) -> Tensor[]",
-    _cholesky_run,
-    lambda a: [*_empty(a, a[0].shape), _info(a, *a[0].shape[:-2])],
+ldl_factor = decomposition(
+    "ldl_factor(Tensor[] a)",
+    lambda a: ldl_factors.factor(tuple(a)),
+    lambda a: [a[0].shape, a[0].shape[:-1], a[0].shape[:-2]],
+    integers=2,
 )
-
-
-def cholesky(a: Components) -> tuple[Components, Tensor]:
-    """Factorise as the operator of `cholesky_factor.factor`."""
-    *factor, info = _cholesky(list(a))
-    return tuple(factor), info
-
-
-def _qr_run(a: list[Tensor], mode: str) -> list[Tensor]:
-    q, r = qr_factors.factor(tuple(a), mode)
-    return _own(r) if q is None else _own(q, r)
-
-
-def _qr_shapes(a: list[Tensor], mode: str) -> list[Tensor]:
-    *batch, m, n = a[0].shape
-    height = m if mode == "complete" else min(m, n)
-    shapes = [(*batch, m, height), (*batch, height, n)]
-    return _empty(a, *(shapes[1:] if mode == "r" else shapes))
-
-
-_qr = operator("qr(Tensor[] a, str mode) -> Tensor[]", _qr_run, _qr_shapes)
-
-
-def qr(a: Components, mode: str) -> tuple[Components | None, Components]:
-    """Factorise as the operator of `qr_factors.factor`."""
-    *q, r = _split(_qr(list(a), mode), len(a))
-    return (q[0] if q else None), r
-
-
-def _triangular_run(a: list[Tensor], b: list[Tensor], upper: bool, unit: bool) -> list[Tensor]:
-    return _own(triangular.solve(tuple(a), tuple(b), upper=upper, unitriangular=unit))
-
-
-_triangular = operator(
-    "solve_triangular(Tensor[] a, Tensor[] b, bool upper, bool unitriangular) -> Tensor[]",
-    _triangular_run,
-    lambda a, b, upper, unit: _solved_shape(a, a[0], b, True, False),
+ldl_solve = decomposition(
+    "ldl_solve(Tensor[] ld, Tensor pivots, Tensor[] b)",
+    lambda ld, pivots, b: [ldl_factors.solve(tuple(ld), pivots, tuple(b))],
+    lambda ld, pivots, b: _solution(ld, b),
+)
+reflections = decomposition(
+    "reflections(Tensor[] a)",
+    lambda a: qr_factors.reflections(tuple(a)),
+    lambda a: [a[0].shape, (*a[0].shape[:-2], min(a[0].shape[-2:]))],
+)
+matrix_exp = decomposition(
+    "matrix_exp(Tensor[] a)",
+    lambda a: [matrix_exponential.exponential(tuple(a))],
+    lambda a: [a[0].shape],
+)
+_triangular = decomposition(
+    "solve_triangular(Tensor[] a, Tensor[] b, bool upper, bool unitriangular)",
+    lambda a, b, upper, unit: [
+        triangular.solve(tuple(a), tuple(b), upper=upper, unitriangular=unit)
+    ],
+    lambda a, b, upper, unit: _solution(a, b),
 )
 
 
@@ -242,9 +183,44 @@ def solve_triangular(
 ) -> Components:
     """Solve as the operator of `triangular.solve`."""
     if left:
-        return tuple(_triangular(list(a), list(b), upper, unitriangular))
-    other = tuple(_triangular([c.mT for c in a], [c.mT for c in b], not upper, unitriangular))
-    return transpose(other)
+        [x] = _triangular(a, b, upper, unitriangular)
+    else:
+        [x] = _triangular(transpose(a), transpose(b), not upper, unitriangular)
+        x = transpose(x)
+    found: Components = x
+    return found
+
+
+_opaque_permutation = operator(
+    "linalg_permutation(Tensor pivots, SymInt rows) -> Tensor",
+    lambda pivots, rows: pivots.new_empty([*pivots.shape[:-1], rows], dtype=torch.int64),
+)(lu_factors.permutation)
+
+
+def permutation(pivots: Tensor, rows: int) -> Tensor:
+    """Compute permutations as the operator of `lu_factors.permutation`."""
+    function = _opaque_permutation if visible([pivots]) else lu_factors.permutation
+    found: Tensor = function(pivots, rows)
+    return found
+
+
+def _qr_shapes(a: list[Tensor], mode: str) -> Shapes:
+    *batch, m, n = a[0].shape
+    height = m if mode == "complete" else min(m, n)
+    return [(*batch, m, height), (*batch, height, n)][mode == "r" :]
+
+
+_qr = decomposition(
+    "qr(Tensor[] a, str mode)",
+    lambda a, mode: [x for x in qr_factors.factor(tuple(a), mode) if x is not None],
+    _qr_shapes,
+)
+
+
+def qr(a: Components, mode: str) -> tuple[Components | None, Components]:
+    """Factorise as the operator of `qr_factors.factor`."""
+    *q, r = _qr(a, mode)
+    return (q[0] if q else None), r
 
 
 def converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
@@ -258,108 +234,30 @@ def converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
     raise LinAlgError(f"linalg.{name}: The algorithm failed to converge because {reason}.")
 
 
-def _eigh_run(a: list[Tensor], upper: bool) -> list[Tensor]:
-    values, vectors, done = eigen.decompose(tuple(a), upper)
+def _eigh_run(a: list[Tensor], upper: bool) -> Sequence[Components]:
+    values, vectors, done = spectral.eigh(tuple(a), upper)
     converged("eigh", a, done)
-    return _own(values, vectors)
-
-
-_eigh = operator(
-    "eigh(Tensor[] a, bool upper) -> Tensor[]",
-    _eigh_run,
-    lambda a, upper: _empty(a, a[0].shape[:-1], a[0].shape),
-)
-
-
-def eigh(a: Components, upper: bool) -> tuple[Components, Components]:
-    """Decompose as the operator of `eigen.decompose`; raise LinAlgError without convergence."""
-    values, vectors = _split(_eigh(list(a), upper), len(a))
     return values, vectors
 
 
-def _svd_run(a: list[Tensor], full: bool, vectors: bool) -> list[Tensor]:
-    u, values, vt, done = singular.decompose(tuple(a), full, vectors)
+# Raises LinAlgError without convergence, as `svd`.
+eigh = decomposition(
+    "eigh(Tensor[] a, bool upper)", _eigh_run, lambda a, upper: [a[0].shape[:-1], a[0].shape]
+)
+
+
+def _svd_run(a: list[Tensor], full: bool, vectors: bool) -> Sequence[Components]:
+    u, values, vt, done = spectral.svd(tuple(a), full, vectors)
     converged("svd", a, done)
-    return _own(values) if u is None or vt is None else _own(values, u, vt)
+    return (values,) if u is None or vt is None else (values, u, vt)
 
 
-def _svd_shapes(a: list[Tensor], full: bool, vectors: bool) -> list[Tensor]:
+def _svd_shapes(a: list[Tensor], full: bool, vectors: bool) -> Shapes:
     *batch, m, n = a[0].shape
     k = min(m, n)
     shapes = [(*batch, k), (*batch, m, m if full else k), (*batch, n if full else k, n)]
-    return _empty(a, *(shapes if vectors else shapes[:1]))
+    return shapes if vectors else shapes[:1]
 
 
-_svd = operator("svd(Tensor[] a, bool full, bool vectors) -> Tensor[]", _svd_run, _svd_shapes)
-
-
-def svd(
-    a: Components, full: bool, vectors: bool
-) -> tuple[Components | None, Components, Components | None]:
-    """Decompose as the operator of `singular.decompose`; raise LinAlgError without convergence."""
-    values, *both = _split(_svd(list(a), full, vectors), len(a))
-    return (both[0], values, both[1]) if both else (None, values, None)
-
-
-_matrix_exp = operator(
-    "matrix_exp(Tensor[] a) -> Tensor[]",
-    lambda a: _own(matrix_exponential.exponential(tuple(a))),
-    lambda a: _empty(a, a[0].shape),
-)
-
-
-def matrix_exp(a: Components) -> Components:
-    """Compute exponentials as the operator of `matrix_exponential.exponential`."""
-    return tuple(_matrix_exp(list(a)))
-
-
-def _ldl_run(a: list[Tensor]) -> list[Tensor]:
-    factors, pivots, info = ldl_factors.factor(tuple(a))
-    return [*factors, pivots, info]
-
-
-def _ldl_shapes(a: list[Tensor]) -> list[Tensor]:
-    integers = [_info(a, *a[0].shape[:k]) for k in (-1, -2)]
-    return [*_empty(a, a[0].shape), *integers]
-
-
-_ldl_factor = operator("ldl_factor(Tensor[] a) -> Tensor[]", _ldl_run, _ldl_shapes)
-
-
-def ldl_factor(a: Components) -> tuple[Components, Tensor, Tensor]:
-    """Call `ldl_factors.factor` as an operator that torch.compile does not look into."""
-    *factors, pivots, info = _ldl_factor(list(a))
-    return tuple(factors), pivots, info
-
-
-_ldl_solve = operator(
-    "ldl_solve(Tensor[] ld, Tensor pivots, Tensor[] b) -> Tensor[]",
-    lambda ld, pivots, b: list(ldl_factors.solve(tuple(ld), pivots, tuple(b))),
-    lambda ld, pivots, b: _solved_shape(ld, pivots, b, True, False),
-)
-
-
-def ldl_solve(ld: Components, pivots: Tensor, b: Components) -> Components:
-    """Call `ldl_factors.solve` as an operator that torch.compile does not look into."""
-    return tuple(_ldl_solve(list(ld), pivots, list(b)))
-
-
-def _reflections_run(a: list[Tensor]) -> list[Tensor]:
-    both, tau = qr_factors.reflections(tuple(a))
-    return [c.contiguous() for c in (*both, *tau)]
-
-
-_reflections = operator(
-    "reflections(Tensor[] a) -> Tensor[]",
-    _reflections_run,
-    lambda a: [
-        *_empty(a, a[0].shape),
-        *_empty(a, (*a[0].shape[:-2], min(a[0].shape[-2:]))),
-    ],
-)
-
-
-def reflections(a: Components) -> tuple[Components, Components]:
-    """Factorise as the operator of `qr_factors.reflections`."""
-    found = _reflections(list(a))
-    return tuple(found[: len(a)]), tuple(found[len(a) :])
+# The singular values, then U and V^T if they are wanted.
+svd = decomposition("svd(Tensor[] a, bool full, bool vectors)", _svd_run, _svd_shapes)

@@ -1,8 +1,9 @@
-"""QR factorisation by Householder reflections, on matrices of expansions."""
+"""QR factorisation by Householder reflections, and least squares by it or by singular values."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
@@ -10,7 +11,7 @@ from mcf.kernels.formats import format_of
 from mcf.kernels.reflection import reflection
 from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg import triangular
-from mcf.linalg.number_kinds import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real, working_terms
 from mcf.linalg.parts import (
     ALL,
     Components,
@@ -23,7 +24,7 @@ from mcf.linalg.parts import (
     transpose,
     where,
 )
-from mcf.linalg.working_matrices import working_terms
+from mcf.reductions.products import matmul
 
 # One panel of at most so many rows and columns is done in one call, if there is a loop for it.
 SMALL = 64
@@ -207,3 +208,38 @@ def _reflector(x: Components, numbers: Real) -> tuple[Components, Components]:
     tau = numbers.over_real(gap, where(flat, one_like(beta), beta))
     tau = numbers.by_parts(operations.neg, tau)
     return v, where(flat, like(tau, torch.zeros_like(tau[0])), tau)
+
+
+def least_squares(a: Components, b: Components) -> tuple[Components, Tensor]:
+    """Return X of least norm that minimises |A X - B|, for A [..., m, n] of full rank.
+
+    R X = Q^T B with A = Q R, and X = Q R^-T B with A^T = Q R for m < n (Higham 2002, theorems 20.3
+    and 21.4, doi:10.1137/1.9780898718027: X is exact for a matrix within c m n u^terms of A).
+
+    Returns:
+        X [..., n, k], and the smallest |r_ii| over the largest, which is 0 or about u^terms for a
+        rank-deficient matrix.
+    """
+    wide = a[0].shape[-2] < a[0].shape[-1]
+    q, r = factor(transpose(a) if wide else a)
+    assert q is not None
+    size = r[0].diagonal(dim1=-2, dim2=-1).abs()
+    if size.shape[-1]:
+        top = size.amax(-1)
+        ratio = torch.where(top > 0, size.amin(-1) / torch.where(top > 0, top, 1.0), 0.0)
+    else:
+        ratio = size.new_ones(size.shape[:-1])
+    if wide:
+        return matmul(q, triangular.solve(transpose(r), b, upper=False)), ratio
+    return triangular.solve(r, matmul(transpose(q), b), upper=True), ratio
+
+
+def from_singular_values(
+    u: Components, s: Components, vt: Components, kept: Tensor, b: Components
+) -> Components:
+    """Return V diag(1 / s) U^T B over the retained singular values."""
+    y = matmul(transpose(u), b)
+    safe = where(kept, s, one_like(s))
+    y = operations.div(y, each(lambda c: c[..., None], safe))
+    y = each(lambda c: torch.where(kept[..., None], c, 0.0), y)
+    return matmul(transpose(vt), y)

@@ -14,8 +14,7 @@ from mcf.kernels import operations, registry
 from mcf.kernels.formats import FP64, Format, format_of
 from mcf.kernels.row_tasks import Narrow, RowTask, along
 from mcf.reductions.folds import finish, register_of, state_of, widened
-from mcf.reductions.rows import Components, Dim, Rows, one_each, operator
-from mcf.reductions.sums import _shaped
+from mcf.reductions.rows import Components, Dim, Rows, as_rows, one_for_each_row, operator
 
 Binary = Callable[[Components, Components], Components]
 
@@ -61,53 +60,38 @@ def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
     if rows.length == 0:
         one = torch.ones(rows.result_shape(keepdim), dtype=x[0].dtype, device=x[0].device)
         return one, *(torch.zeros_like(one) for _ in x[1:])
-    inner = rows.beside(x)
-    if inner > 1:
-        return _shaped(_column_prods(list(x), rows.length, inner), rows, keepdim)
-    return _shaped(_row_prods(rows.gather(x)), rows, keepdim)
+    given, inner = rows.arranged(x)
+    return rows.shaped(_prods(given, rows.length, inner), keepdim)
 
 
-@operator(
-    "column_prods(Tensor[] x, int count, int inner)",
-    lambda x, count, inner: [c.new_empty(c.numel() // count) for c in x],
-)
-def _column_prods(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
+def _by_loop(x: list[Tensor], count: int, inner: int) -> list[Tensor] | None:
+    """Return the products by an executor's loop over rows; None if it has none."""
+    rows, narrow = x[0].numel() // count, _narrow(x)
+    if not rows:
+        return None
+    for conversion in (narrow, None) if narrow is not None else (None,):
+        given = _wide(x) if conversion is None else tuple(x)
+        if conversion is None and given[0].dtype is not torch.float64:
+            break
+        state = len(given) if conversion is None else state_of(x[0], len(x))
+        out = [x[0].new_empty(rows, dtype=torch.float64) for _ in range(state)]
+        task = RowTask("prod", state, inner=inner, narrow=conversion)
+        if registry.rows(task, (rows, count), [*out, *(c.contiguous() for c in given)]):
+            return [c.clone() for c in finish(tuple(out), format_of(x[0].dtype), len(x))]
+    return None
+
+
+@operator("prods(Tensor[] x, SymInt count, SymInt inner)", one_for_each_row)
+def _prods(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
     """Return products along the middle of contiguous [M / inner, count, inner]."""
-    found = _by_loop(x, x[0].numel() // count, count, inner)
+    found = _by_loop(x, count, inner)
+    if found is None and inner > 1:
+        x = as_rows(x, count, inner)
+        found = _by_loop(x, count, 1)
     if found is not None:
         return found
-    turned = [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
-    return list(_row_prods(turned))
-
-
-def _by_loop(x: list[Tensor], rows: int, count: int, inner: int) -> list[Tensor] | None:
-    """Return the products by an executor's loop over rows; None if it has none."""
-    narrow = _narrow(x)
-    if narrow is not None and rows:
-        state = state_of(x[0], len(x))
-        out = [x[0].new_empty(rows, dtype=torch.float64) for _ in range(state)]
-        task = RowTask("prod", state, inner=inner, narrow=narrow)
-        if registry.rows(task, (rows, count), [*out, *(c.contiguous() for c in x)]):
-            return [c.clone() for c in finish(tuple(out), format_of(x[0].dtype), len(x))]
-    wide = _wide(x)
-    if wide[0].dtype is not torch.float64 or not rows:
-        return None
-    out = [c.new_empty(rows) for c in wide]
-    task = RowTask("prod", len(wide), inner=inner)
-    if not registry.rows(task, (rows, count), [*out, *(c.contiguous() for c in wide)]):
-        return None
-    return [c.clone() for c in finish(tuple(out), format_of(x[0].dtype), len(x))]
-
-
-@operator("row_prods(Tensor[] x)", lambda x: one_each(x, len(x)))
-def _row_prods(x: list[Tensor]) -> list[Tensor]:
-    rows, length = x[0].shape
-    looped = _by_loop(x, rows, length, 1)
-    if looped is not None:
-        return looped
     wide = _wide(x)
     given = tuple(c.mT.contiguous() for c in wide)
-    count = len(given[0])
     while count > 1:
         half = (count + 1) // 2
         low = tuple(c[: count - half] for c in given)
@@ -116,9 +100,9 @@ def _row_prods(x: list[Tensor]) -> list[Tensor]:
             torch.cat([b, c[count - half : half]]) for b, c in zip(both, given, strict=True)
         )
         count = half
-    found = finish(tuple(c[0] for c in given), format_of(x[0].dtype), len(x))
     # For rows of one element the result is the argument, so it must be copied.
-    return [c.clone() for c in found]
+    first = finish(tuple(c[0] for c in given), format_of(x[0].dtype), len(x))
+    return [c.clone() for c in first]
 
 
 def cumsum(x: Components, dim: int) -> Components:
@@ -145,10 +129,9 @@ _FUNCTIONS: dict[str, Binary] = {"cumsum": operations.add, "cumprod": operations
 
 def _running(name: str, x: Components, dim: int) -> Components:
     format_of(x[0].dtype, f"{name}: x")
-    if x[0].dim() == 0 or x[0].numel() == 0:
-        Rows.of(x[0].shape, dim)
-        return tuple(c.clone() for c in x)
     Rows.of(x[0].shape, dim)
+    if x[0].dim() == 0 or x[0].numel() == 0:
+        return tuple(c.clone() for c in x)
     return tuple(_scans(list(x), name, dim))
 
 

@@ -8,15 +8,14 @@ and with any number of threads; only the result is rounded, once, to the nearest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from mcf.kernels import operations, registry
 from mcf.kernels.components import Components as Components
-from mcf.kernels.formats import Format, format_of
+from mcf.kernels.formats import Format, format_of, power_of_two
 from mcf.kernels.register_choice import has_float64
+from mcf.reductions.rows import one_each, operator
 
 BITS = 32
 MASK = (1 << BITS) - 1
@@ -29,20 +28,12 @@ CHUNK = 1 << 18
 _MOST = 1 << 28
 
 
-def exact_sums(x: Sequence[Tensor], terms: int) -> Components:
+@operator("exact_sums(Tensor[] x, int terms)", one_each)
+def exact_sums(x: list[Tensor], terms: int) -> list[Tensor]:
     """Return the nearest expansions to the sums of the rows of [M, K] components; new tensors [M].
 
     Infinities and NaN add up as in IEEE arithmetic; a sum that is 0 is +0.
     """
-    return tuple(torch.ops.mcf.exact_sums(list(x), terms))
-
-
-def exact_dots(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """Return the nearest expansions to the dot products of the rows of [M, K] components."""
-    return tuple(torch.ops.mcf.exact_dots(list(x), list(y), terms))
-
-
-def _exact_sums(x: list[Tensor], terms: int) -> list[Tensor]:
     rows = _Rows(x[0])
     for start in range(0, x[0].shape[1], CHUNK):
         for k, component in enumerate(x):
@@ -53,7 +44,9 @@ def _exact_sums(x: list[Tensor], terms: int) -> list[Tensor]:
     return list(rows.rounded(format_of(x[0].dtype), terms))
 
 
-def _exact_dots(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
+@operator("exact_dots(Tensor[] x, Tensor[] y, int terms)", lambda x, y, terms: one_each(x, terms))
+def exact_dots(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
+    """Return the nearest expansions to the dot products of the rows of [M, K] components."""
     rows = _Rows(x[0])
     for start in range(0, x[0].shape[1], CHUNK):
         part = slice(start, start + CHUNK)
@@ -113,11 +106,7 @@ class _Rows:
 
     def carry(self) -> None:
         """Normalise every digit but the last to 0 .. 2**32 - 1."""
-        columns = list(self.digits.unbind(1))
-        for k in range(len(columns) - 1):
-            columns[k + 1] = columns[k + 1] + (columns[k] >> BITS)
-            columns[k] = columns[k] & MASK
-        self.digits = torch.stack(columns, 1)
+        self.digits = torch.stack(_carried(self.digits), 1)
         self.added = 0
 
     def rounded(self, fmt: Format, terms: int) -> Components:
@@ -141,73 +130,52 @@ class _Rows:
         """Return the sums rounded to nearest even in a format, as float64."""
         self.carry()
         negative = self.digits[:, -1] < 0
-        size = _Magnitude(torch.where(negative[:, None], -self.digits, self.digits))
-        value = size.rounded(fmt)
+        value = _nearest(torch.where(negative[:, None], -self.digits, self.digits), fmt)
         return torch.where(negative, -value, value)
 
 
-class _Magnitude:
-    """The magnitude of a number, as digits."""
+def _carried(digits: Tensor) -> list[Tensor]:
+    """Return digits [M, k] by columns, every one but the last normalised to 0 .. 2**32 - 1."""
+    columns = list(digits.unbind(1))
+    for k in range(len(columns) - 1):
+        columns[k + 1] = columns[k + 1] + (columns[k] >> BITS)
+        columns[k] = columns[k] & MASK
+    return columns
 
-    def __init__(self, digits: Tensor) -> None:
-        columns = list(digits.unbind(1))
-        for k in range(len(columns) - 1):
-            columns[k + 1] = columns[k + 1] + (columns[k] >> BITS)
-            columns[k] = columns[k] & MASK
-        self.digits = torch.stack([torch.zeros_like(columns[0])] * 2 + columns, 1)
 
-    def rounded(self, fmt: Format) -> Tensor:
-        """Return the nearest number of a format, ties to even, as float64."""
-        place = torch.arange(self.digits.shape[1], device=self.digits.device)
-        top = torch.where(self.digits != 0, place, 2).amax(1)
-        d2, d1, d0 = (self.digits.gather(1, (top - k)[:, None])[:, 0] for k in range(3))
-        below = ((self.digits != 0) & (place < (top - 2)[:, None])).any(1)
-        _, bits = torch.frexp(d2.double())
-        bits = bits.long()
-        # Extract the 62 leading bits, and whether any lower bit is set.
-        over = (bits - 30).clamp(min=0)
-        window = d2 << (62 - bits)
-        window += (d1 << (30 - bits).clamp(min=0)) >> over
-        window += torch.where(over > 0, 0, d0 >> (bits + 2))
-        below |= (d1 & ((1 << over) - 1)) != 0
-        below |= torch.where(over > 0, d0, d0 & ((1 << (bits + 2).clamp(max=32)) - 1)) != 0
-        exponent = (top - 2) * BITS + BASE + bits - 1
-        # Find the lowest bit that the format keeps, and how many of the window's bits are below it.
-        last = exponent.clamp(min=fmt.emin) - fmt.p + 1
-        drop = last - (exponent - 61)
-        vanishes = drop > 62
-        drop = drop.clamp(max=62)
-        kept = window >> drop
-        rest = window - (kept << drop)
-        half = 1 << (drop - 1)
-        up = (rest > half) | ((rest == half) & (below | (kept & 1 == 1)))
-        kept = torch.where(vanishes, 0, kept + up)
-        return _scaled(kept.double(), last)
+def _nearest(size: Tensor, fmt: Format) -> Tensor:
+    """Return the nearest numbers of a format to magnitudes, ties to even, as float64."""
+    columns = _carried(size)
+    digits = torch.stack([torch.zeros_like(columns[0])] * 2 + columns, 1)
+    place = torch.arange(digits.shape[1], device=digits.device)
+    top = torch.where(digits != 0, place, 2).amax(1)
+    d2, d1, d0 = (digits.gather(1, (top - k)[:, None])[:, 0] for k in range(3))
+    below = ((digits != 0) & (place < (top - 2)[:, None])).any(1)
+    _, bits = torch.frexp(d2.double())
+    bits = bits.long()
+    # Extract the 62 leading bits, and whether any lower bit is set.
+    over = (bits - 30).clamp(min=0)
+    window = d2 << (62 - bits)
+    window += (d1 << (30 - bits).clamp(min=0)) >> over
+    window += torch.where(over > 0, 0, d0 >> (bits + 2))
+    below |= (d1 & ((1 << over) - 1)) != 0
+    below |= torch.where(over > 0, d0, d0 & ((1 << (bits + 2).clamp(max=32)) - 1)) != 0
+    exponent = (top - 2) * BITS + BASE + bits - 1
+    # Find the lowest bit that the format keeps, and how many of the window's bits are below it.
+    last = exponent.clamp(min=fmt.emin) - fmt.p + 1
+    drop = last - (exponent - 61)
+    vanishes = drop > 62
+    drop = drop.clamp(max=62)
+    kept = window >> drop
+    rest = window - (kept << drop)
+    half = 1 << (drop - 1)
+    up = (rest > half) | ((rest == half) & (below | (kept & 1 == 1)))
+    kept = torch.where(vanishes, 0, kept + up)
+    return _scaled(kept.double(), last)
 
 
 def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
     """Return x * 2**exponent, exact or infinite, for integers x up to 2**53."""
     first = exponent.clamp(-1000, 900)
     second = exponent.clamp(min=-1100, max=1100) - first
-    return x * _power(first) * _power(second)
-
-
-def _power(exponent: Tensor) -> Tensor:
-    """Return 2**exponent for -1022 <= exponent <= 1023, made from its bits."""
-    return ((exponent + 1023) << 52).view(torch.float64)
-
-
-def _fake(x: list[Tensor], *others: object) -> list[Tensor]:
-    terms = others[-1]
-    assert isinstance(terms, int)
-    return [x[0].new_empty(x[0].shape[0]) for _ in range(terms)]
-
-
-_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
-for _name, _arguments, _run in (
-    ("exact_sums", "Tensor[] x, int terms", _exact_sums),
-    ("exact_dots", "Tensor[] x, Tensor[] y, int terms", _exact_dots),
-):
-    _library.define(f"{_name}({_arguments}) -> Tensor[]")  # type: ignore[no-untyped-call]
-    _library.impl(_name, _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"mcf::{_name}", _fake, lib=_library)
+    return x * power_of_two(first) * power_of_two(second)

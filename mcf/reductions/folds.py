@@ -25,6 +25,7 @@ from mcf.kernels.formats import FORMATS, FP64, Format, format_of, power_of_two
 from mcf.kernels.operators import settle_kernel
 from mcf.kernels.program import Program, Within
 from mcf.kernels.register_choice import registers_for
+from mcf.reductions.rows import as_rows, operator
 
 
 def register_of(x: Tensor) -> Format:
@@ -67,8 +68,7 @@ def column_sums(x: Sequence[Tensor], count: int, inner: int, terms: int) -> Comp
     found = registry.on(x[0].device).fold_columns(spec, list(x), count, inner)
     if found is not None:
         return settle(found)
-    turned = [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
-    return row_sums(turned, terms)
+    return row_sums(as_rows(x, count, inner), terms)
 
 
 def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
@@ -153,29 +153,15 @@ def matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> Components:
     return settle(registry.product(spec, x, y))
 
 
-_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
-
-
-def _row_exponents(x: Tensor) -> Tensor:
-    largest = torch.maximum(x.amax(1), -x.amin(1))
-    _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
-    return exponent.long()
-
-
-_library.define("row_exponents(Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
-_library.impl("row_exponents", _row_exponents, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake(
-    "mcf::row_exponents", lambda x: x.new_empty(x.shape[0], dtype=torch.int64), lib=_library
-)
-
-
+@operator("row_exponents(Tensor x) -> Tensor", lambda x: x.new_empty(x.shape[0], dtype=torch.int64))
 def row_exponents(x: Tensor) -> Tensor:
     """Return exponents k with each row's maximum in [1/2, 1) 2**k; 0 for zeros, 1 for infinity.
 
     It is an operator, because Inductor's C++ cannot widen the exponents of `frexp`.
     """
-    result: Tensor = torch.ops.mcf.row_exponents(x)
-    return result
+    largest = torch.maximum(x.amax(1), -x.amin(1))
+    _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
+    return exponent.long()
 
 
 def scaled_rows(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:

@@ -27,8 +27,7 @@ from mcf.reductions.folds import (
     state_of,
     unscaled,
 )
-from mcf.reductions.rows import Components, Dim, Rows, one_each, operator
-from mcf.reductions.sums import _shaped
+from mcf.reductions.rows import Components, Dim, Rows, as_rows, one_each, operator
 from mcf.reductions.sums import sum as sum_
 
 
@@ -55,8 +54,8 @@ def norm(
     count = terms or len(x)
     rows = Rows.of(x[0].shape, dim)
     if p == 0:
-        nonzero = tuple((x[0] != 0).to(x[0].dtype) for _ in range(1))
-        return sum_(nonzero, dim, keepdim, terms=count)
+        nonzero = (x[0] != 0).to(x[0].dtype)
+        return sum_((nonzero,), dim, keepdim, terms=count)
     if p == 1:
         return sum_(absolute(x), dim, keepdim, terms=count, reproducible=reproducible)
     if math.isnan(p):
@@ -67,15 +66,14 @@ def norm(
         )
     if math.isinf(p):
         given = rows.gather(absolute(x))
-        return _shaped(finish_plain(_extreme(given, p > 0), count), rows, keepdim)
+        return rows.shaped(finish_plain(_extreme(given, p > 0), count), keepdim)
     if p != 2:
-        return _shaped(_powers(rows.gather(absolute(x)), p, count), rows, keepdim)
+        return rows.shaped(_powers(rows.gather(absolute(x)), p, count), keepdim)
     if rows.length == 0:
         return sum_(x, dim, keepdim, terms=count)
-    inner = 1 if reproducible else rows.beside(x)
-    if inner > 1:
-        return _shaped(_column_norms(list(x), rows.length, inner, count), rows, keepdim)
-    return _shaped(_row_norms(rows.gather(x), reproducible, count), rows, keepdim)
+    given, inner = rows.arranged(x, reproducible)
+    found = _norms(given, rows.length, inner, reproducible, count)
+    return rows.shaped(found, keepdim)
 
 
 def _scales(x: Tensor) -> bool:
@@ -87,22 +85,17 @@ def _scales(x: Tensor) -> bool:
 
 
 @operator(
-    "column_norms(Tensor[] x, int count, int inner, int terms)",
-    lambda x, count, inner, terms: [x[0].new_empty(x[0].numel() // count) for _ in range(terms)],
+    "norms(Tensor[] x, SymInt count, SymInt inner, bool reproducible, int terms)",
+    lambda x, count, inner, _, terms: one_each(x, terms, count, inner),
 )
-def _column_norms(x: list[Tensor], count: int, inner: int, terms: int) -> list[Tensor]:
+def _norms(x: list[Tensor], count: int, inner: int, reproducible: bool, terms: int) -> list[Tensor]:
     """Return 2-norms along the middle of contiguous [M / inner, count, inner]."""
-    if not _scales(x[0]) or unscaled(x):
-        squares = column_squares(pad(tuple(x), max(len(x), terms)), count, inner, terms)
-        if squares is not None:
-            return list(finish(operations.sqrt(squares), format_of(x[0].dtype), terms))
-    turned = [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
-    return list(_row_norms(turned, False, terms))
-
-
-@operator("row_norms(Tensor[] x, bool reproducible, int terms)", lambda x, _, n: one_each(x, n))
-def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
-    """Return 2-norms of rows."""
+    if inner > 1 and (not _scales(x[0]) or unscaled(x)):
+        padded_x = pad(tuple(x), max(len(x), terms))
+        columns = column_squares(padded_x, count, inner, terms)
+        if columns is not None:
+            return list(finish(operations.sqrt(columns), format_of(x[0].dtype), terms))
+    x = as_rows(x, count, inner)
     fmt, register = format_of(x[0].dtype), register_of(x[0])
     exponent = None
     found = None if reproducible else row_squares(x, terms)
@@ -111,7 +104,7 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
         found = None
     if reproducible:
         wide = [c.to(register.dtype) for c in x]
-        squares = exact_dots(wide, wide, state_of(x[0], terms))
+        squares = tuple(exact_dots(wide, wide, state_of(x[0], terms)))
     elif found is not None:
         squares = found[0]
     else:
@@ -123,15 +116,11 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
 
 
 def _powers(x: list[Tensor], p: float, terms: int) -> Components:
-    """Return p-norms as `_general` does; float16 takes float32, where powers keep all bits."""
-    if x[0].dtype is not torch.float16:
-        return _general(x, p, terms)
-    wide = [c.to(torch.float32) for c in x]
-    return convert(_general(wide, p, terms), torch.float16, terms)
-
-
-def _general(x: list[Tensor], p: float, terms: int) -> Components:
     """Return p-norms of rows of nonnegative expansions, for p neither 0 nor infinite."""
+    if x[0].dtype is torch.float16:
+        # In float32 powers keep all bits.
+        wide = [c.to(torch.float32) for c in x]
+        return convert(_powers(wide, p, terms), torch.float16, terms)
     if x[0].shape[1] == 0:
         return finish_plain(tuple(c.new_zeros(c.shape[0]) for c in x), terms)
     top = _extreme(x, p > 0)

@@ -19,7 +19,7 @@ from mcf.kernels.components import Components as Components
 from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.program import Program
-from mcf.reductions import modular as modular
+from mcf.reductions import modular
 from mcf.reductions.folds import finish, matrix_products, paired
 from mcf.reductions.native_steps import CPU, Steps, UnpreparedError
 from mcf.reductions.rows import check_same, operator
@@ -110,10 +110,7 @@ def matmul(
             f"dimensions are {x[0].shape[-1]} and {y[0].shape[-2]}"
         )
     count = max(len(x), len(y)) if terms is None else terms
-    if reproducible:
-        result = _nearest(x, y, count)
-    else:
-        result = _products(x, y, count)
+    result = _products(x, y, count, reproducible)
     if len(shape_x) == 1:
         result = tuple(c[..., 0, :] for c in result)
     if len(shape_y) == 1:
@@ -121,42 +118,33 @@ def matmul(
     return result
 
 
-def _fake(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
-    shape = (*x[0].shape[:-1], y[0].shape[-1])
-    return [x[0].new_empty(shape) for _ in range(terms)]
-
-
-@operator("matrix_products(Tensor[] x, Tensor[] y, int terms)", _fake)
+@operator(
+    "matrix_products(Tensor[] x, Tensor[] y, int terms)",
+    lambda x, y, terms: [x[0].new_empty((*x[0].shape[:-1], y[0].shape[-1])) for _ in range(terms)],
+)
 def _matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
     found = finish(matrix_products(x, y, terms), format_of(x[0].dtype), terms)
     return [c.contiguous() for c in found]
 
 
-def _products(x: Components, y: Components, terms: int) -> Components:
-    """Return the products [..., m, n]."""
-    x, y = paired(x, y, terms)
-    rows, columns = x[0].shape[-2], y[0].shape[-1]
-    if columns < NARROW and rows > columns:
-        # Products of two components commute bit for bit, so transposing is safe.
-        turned = _products(tuple(c.mT for c in y), tuple(c.mT for c in x), terms)
-        return tuple(c.mT.contiguous() for c in turned)
+def _products(x: Components, y: Components, terms: int, reproducible: bool) -> Components:
+    """Return the products [..., m, n], or the nearest expansions to them."""
+    if not reproducible:
+        x, y = paired(x, y, terms)
+        rows, columns = x[0].shape[-2], y[0].shape[-1]
+        if columns < NARROW and rows > columns:
+            # Products of two components commute bit for bit, so transposing is safe.
+            flipped = tuple(c.mT for c in y), tuple(c.mT for c in x)
+            return tuple(c.mT.contiguous() for c in _products(*flipped, terms, False))
     if y[0].dim() == 2 and x[0].dim() > 2:
         # One right matrix for all batches: compute one tall product.
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
-        return _unfold(_products(tall, y, terms), x[0].shape[:-1])
+        return _unfold(_products(tall, y, terms, reproducible), x[0].shape[:-1])
     batch = _batch(x, y)
     a, b = _flat(x, batch), _flat(y, batch)
+    if reproducible:
+        return _unfold(modular.exact_matrices(a, b, terms), batch)
     return _unfold(small_products(a, b, terms) or _matrix_products(a, b, terms), batch)
-
-
-def _nearest(x: Components, y: Components, terms: int) -> Components:
-    """Return the nearest expansions to the products."""
-    if y[0].dim() == 2 and x[0].dim() > 2:
-        tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
-        return tuple(c.reshape(*x[0].shape[:-1], c.shape[-1]) for c in _nearest(tall, y, terms))
-    batch = _batch(x, y)
-    found = torch.ops.mcf.exact_matrices(_flat(x, batch), _flat(y, batch), terms)
-    return tuple(c.reshape(*batch, *c.shape[1:]) for c in found)
 
 
 def _batch(x: Components, y: Components) -> tuple[int, ...]:

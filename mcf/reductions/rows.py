@@ -80,6 +80,19 @@ class Rows:
             x = tuple([c.permute(order) for c in x])
         return [c.reshape(size).contiguous() for c in x]
 
+    def arranged(self, x: Components, reproducible: bool = False) -> tuple[list[Tensor], int]:
+        """Return components for an operator on [M / inner, length, inner], and `inner`.
+
+        They are those of the tensor if `beside` allows it, else contiguous rows, `inner` being 1.
+        """
+        inner = 1 if reproducible else self.beside(x)
+        return (list(x) if inner > 1 else self.gather(x)), inner
+
+    def shaped(self, x: Sequence[Tensor], keepdim: bool) -> Components:
+        """Return results [outer] in the shape of the reduction's result."""
+        shape = self.result_shape(keepdim)
+        return tuple(c.reshape(shape) for c in x)
+
     def result_shape(self, keepdim: bool) -> tuple[int, ...]:
         """Return the shape of the result."""
         if keepdim:
@@ -109,16 +122,16 @@ _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-c
 
 
 def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Replace a function by an operator `torch.ops.mcf.NAME`.
+    """Replace a function by an operator `torch.ops.mcf.NAME`, which `torch.compile` does not trace.
 
     Args:
-        schema: NAME(arguments), without the result, which is a list of tensors.
+        schema: NAME(arguments); the result is a list of tensors unless the schema names another.
         fake: returns new tensors like the results, for the same arguments.
     """
     name = schema.partition("(")[0]
 
     def register(function: Callable[..., Any]) -> Any:
-        _library.define(f"{schema} -> Tensor[]")  # type: ignore[no-untyped-call]
+        _library.define(schema if "->" in schema else f"{schema} -> Tensor[]")  # type: ignore[no-untyped-call]
         _library.impl(name, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
         return getattr(torch.ops.mcf, name)
@@ -126,6 +139,23 @@ def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
     return register
 
 
-def one_each(x: Sequence[Tensor], count: int) -> list[Tensor]:
-    """Return `count` new tensors with one number for each row of [M, K]."""
-    return [x[0].new_empty(x[0].shape[0]) for _ in range(count)]
+def one_each(x: Sequence[Tensor], results: int, count: int = 0, inner: int = 1) -> list[Tensor]:
+    """Return `results` new tensors with one number for each row.
+
+    Rows are those of [M, K], or with an `inner` of more than 1 lie along the middle of
+    [M / inner, count, inner].
+    """
+    rows = x[0].numel() // count if inner > 1 else x[0].shape[0]
+    return [x[0].new_empty(rows) for _ in range(results)]
+
+
+def one_for_each_row(x: list[Tensor], count: int, inner: int, *others: Any) -> list[Tensor]:
+    """Return fake results of an operator with one number for each component and row."""
+    return one_each(x, len(x), count, inner)
+
+
+def as_rows(x: Sequence[Tensor], count: int, inner: int) -> list[Tensor]:
+    """Return contiguous [M / inner, count, inner] as contiguous rows [M, count]."""
+    if inner == 1:
+        return list(x)
+    return [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]

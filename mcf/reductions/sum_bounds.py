@@ -85,10 +85,6 @@ def deviations(state: int, count: int, register: Format) -> Fraction:
     return 4 * state * register.min_subnormal
 
 
-_ORO = "Ogita, Rump, Oishi 2005, doi:10.1137/030601818, counted in docs/numerics.md"
-_GLL = "Graillat, Langlois, Louvet 2009, doi:10.1007/BF03186531"
-
-
 def _wide(operation: str, state: int, register: Format, float_second: bool = False) -> Fraction:
     """Return the bound of an operation on expansions of `state` components in registers."""
     assert register.dtype is not None
@@ -218,9 +214,9 @@ class Row:
         size: the definition of T.
         formula: the bound to first order, in the notation of `docs/numerics.md`.
         algorithm: the name of the algorithm.
-        source: the publication with the proof, for results whose steps are proved.
         of: (format, components, elements, format of registers) -> bound.
         lost: the error from underflow if components are as wide as registers.
+        source: the publication with the proof, for results whose steps are proved.
         wide: the largest number of components that is computed in registers.
     """
 
@@ -228,9 +224,9 @@ class Row:
     size: str
     formula: str
     algorithm: str
-    source: str
     of: Callable[[Format, int, int, Format], FoldBound]
     lost: Callable[[int, int, Format], Fraction]
+    source: str = "Ogita, Rump, Oishi 2005, doi:10.1137/030601818, counted in docs/numerics.md"
     wide: int = 4
 
     def bound(self, fmt: Format, terms: int, count: int, register: Format = FP64) -> FoldBound:
@@ -271,25 +267,16 @@ class Row:
 ROWS = {
     row.operation: row
     for row in (
-        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, _sum, nothing),
-        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, _sum, products),
-        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul, products),
-        Row(
-            "mean",
-            "sum |x| / N",
-            "(r + d) |t| + F T",
-            "sum, then div",
-            _ORO,
-            _mean,
-            last_places,
-        ),
-        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm, last_places),
+        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _sum, nothing),
+        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _sum, products),
+        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _matmul, products),
+        Row("mean", "sum |x| / N", "(r + d) |t| + F T", "sum, then div", _mean, last_places),
+        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _norm, last_places),
         Row(
             "var",
             "sum x^2 / (N - c)",
             "(r + F + 2a + d) |t| + (F + d)^2 T",
             "two passes: mean, then squares",
-            _ORO,
             _var,
             variances,
         ),
@@ -298,7 +285,6 @@ ROWS = {
             "sqrt(sum x^2 / (N - c))",
             "(r + F + 2a + d + q) |t| + (F + d) T",
             "var, then sqrt",
-            _ORO,
             _std,
             deviations,
         ),
@@ -307,9 +293,9 @@ ROWS = {
             "sum |c_k| |x|^k",
             "n = 1: u |t| + (2 (N - 1) v)^2 T; n > 1: (N - 1) (m + a) T",
             "compensated Horner; Horner on expansions",
-            _GLL,
             _polyval,
             nothing,
+            source="Graillat, Langlois, Louvet 2009, doi:10.1007/BF03186531",
             wide=1,
         ),
     )

@@ -32,12 +32,16 @@ from mcf.reductions.folds import (
     unscaled,
     widened,
 )
-from mcf.reductions.rows import Components, Dim, Rows, check_same, one_each, operator
-
-
-def _shaped(x: Components, rows: Rows, keepdim: bool) -> Components:
-    shape = rows.result_shape(keepdim)
-    return tuple(c.reshape(shape) for c in x)
+from mcf.reductions.rows import (
+    Components,
+    Dim,
+    Rows,
+    as_rows,
+    check_same,
+    one_each,
+    one_for_each_row,
+    operator,
+)
 
 
 def _count(number: float, like: Tensor) -> Components:
@@ -66,38 +70,30 @@ def sum(
     format_of(x[0].dtype, "sum: x")
     count = terms or len(x)
     rows = Rows.of(x[0].shape, dim)
-    inner = 1 if reproducible else rows.beside(x)
-    if inner > 1:
-        wide = list(pad(tuple(x), count))
-        return _shaped(_column_sums(wide, rows.length, inner, count), rows, keepdim)
-    given = rows.gather(x)
+    given, inner = rows.arranged(x, reproducible)
     if reproducible:
-        return _shaped(exact_sums(given, count), rows, keepdim)
-    return _shaped(_row_sums(list(pad(tuple(given), count)), count), rows, keepdim)
+        return rows.shaped(exact_sums(given, count), keepdim)
+    wide = list(pad(tuple(given), count))
+    if inner > 1:
+        return rows.shaped(_column_sums(wide, rows.length, inner, count), keepdim)
+    return rows.shaped(_row_sums(wide, count), keepdim)
 
 
-def _row(x: list[Tensor], *others: object) -> list[Tensor]:
-    """Return fake results of an operator on rows; its last argument is the number of components."""
-    terms = others[-1]
-    assert isinstance(terms, int)
-    return one_each(x, terms)
-
-
-@operator("row_sums(Tensor[] x, int terms)", _row)
+@operator("row_sums(Tensor[] x, int terms)", one_each)
 def _row_sums(x: list[Tensor], terms: int) -> list[Tensor]:
     return list(finish(row_sums(x, terms), format_of(x[0].dtype), terms))
 
 
 @operator(
     "column_sums(Tensor[] x, int count, int inner, int terms)",
-    lambda x, count, inner, terms: [x[0].new_empty(x[0].numel() // count) for _ in range(terms)],
+    lambda x, count, inner, terms: one_each(x, terms, count, inner),
 )
 def _column_sums(x: list[Tensor], count: int, inner: int, terms: int) -> list[Tensor]:
     found = column_sums([c.contiguous() for c in x], count, inner, terms)
     return list(finish(found, format_of(x[0].dtype), terms))
 
 
-@operator("row_products(Tensor[] x, Tensor[] y, int terms)", _row)
+@operator("row_products(Tensor[] x, Tensor[] y, int terms)", lambda x, y, terms: one_each(x, terms))
 def _row_products(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
     return list(finish(row_products(x, y, terms), format_of(x[0].dtype), terms))
 
@@ -120,7 +116,7 @@ def dot(
         result = exact_dots(rows.gather(x), rows.gather(y), count)
     else:
         result = _row_products(rows.gather(a), rows.gather(b), count)
-    return _shaped(result, rows, False)
+    return rows.shaped(result, False)
 
 
 def _wide_sum(given: list[Tensor], terms: int, reproducible: bool) -> Components:
@@ -128,7 +124,8 @@ def _wide_sum(given: list[Tensor], terms: int, reproducible: bool) -> Components
     if not reproducible:
         return row_sums(given, terms)
     dtype = register_of(given[0]).dtype
-    return exact_sums([c.to(dtype) for c in given], state_of(given[0], max(terms, len(given))))
+    wide = [c.to(dtype) for c in given]
+    return tuple(exact_sums(wide, state_of(given[0], max(terms, len(given)))))
 
 
 def mean(
@@ -137,16 +134,13 @@ def mean(
     """Return the mean over dimensions; NaN for no elements."""
     format_of(x[0].dtype, "mean: x")
     rows = Rows.of(x[0].shape, dim)
-    inner = 1 if reproducible else rows.beside(x)
+    given, inner = rows.arranged(x, reproducible)
     if inner > 1:
-        return _shaped(_column_means(list(x), rows.length, inner), rows, keepdim)
-    return _shaped(_row_means(rows.gather(x), reproducible), rows, keepdim)
+        return rows.shaped(_column_means(given, rows.length, inner), keepdim)
+    return rows.shaped(_row_means(given, reproducible), keepdim)
 
 
-@operator(
-    "column_means(Tensor[] x, int count, int inner)",
-    lambda x, count, inner: [c.new_empty(c.numel() // count) for c in x],
-)
+@operator("column_means(Tensor[] x, int count, int inner)", one_for_each_row)
 def _column_means(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
     total = column_sums([c.contiguous() for c in x], count, inner, len(x))
     quotient = _divided(total, count, x[0])
@@ -178,7 +172,8 @@ def _variance(
         if register_of(like) == FP32 and length:
             scaled, exponent = scaled_rows(gap)
             gap = tuple(scaled)
-        squares = exact_dots(gap, gap, state) if reproducible else row_products(gap, gap, state)
+        products = exact_dots if reproducible else row_products
+        squares = tuple(products(list(gap), list(gap), state))
     return _divided(squares, max(0.0, length - correction), like), centre, exponent
 
 
@@ -195,11 +190,6 @@ def _column_variance(
     return _divided(squares, max(0.0, count - correction), x[0]), centre
 
 
-def _turned(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
-    """Transpose contiguous [M / inner, count, inner] to rows."""
-    return [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
-
-
 def var(
     x: Components,
     dim: Dim = None,
@@ -211,42 +201,25 @@ def var(
     """Return the variance: the sum of squared deviations over max(0, count - correction)."""
     format_of(x[0].dtype, "var: x")
     rows = Rows.of(x[0].shape, dim)
-    found = _variances(x, rows, correction, reproducible)
-    return _shaped(tuple(found[: len(x)]), rows, keepdim)
-
-
-def _variances(x: Components, rows: Rows, correction: float, reproducible: bool) -> list[Tensor]:
-    inner = 1 if reproducible else rows.beside(x)
-    if inner > 1:
-        return list(_column_variances(list(x), rows.length, inner, correction))
-    return list(_row_variances(rows.gather(x), correction, reproducible))
-
-
-def _two_each(x: list[Tensor], *others: object) -> list[Tensor]:
-    return one_each(x, 2 * len(x))
+    given, inner = rows.arranged(x, reproducible)
+    found = _variances(given, rows.length, inner, correction, reproducible)
+    return rows.shaped(found[: len(x)], keepdim)
 
 
 @operator(
-    "column_variances(Tensor[] x, int count, int inner, float correction)",
-    lambda x, count, *_: [x[0].new_empty(x[0].numel() // count) for _ in range(2 * len(x))],
+    "variances(Tensor[] x, SymInt count, SymInt inner, float correction, bool reproducible)",
+    lambda x, count, inner, *_: one_each(x, 2 * len(x), count, inner),
 )
-def _column_variances(x: list[Tensor], count: int, inner: int, correction: float) -> list[Tensor]:
-    """Return variances and means along the middle of contiguous [M / inner, count, inner]."""
-    found = _column_variance(x, count, inner, correction)
+def _variances(
+    x: list[Tensor], count: int, inner: int, correction: float, reproducible: bool
+) -> list[Tensor]:
+    """Return variances, then means, along the middle of contiguous [M / inner, count, inner]."""
+    found = _column_variance(x, count, inner, correction) if inner > 1 else None
     if found is None:
-        return list(_row_variances(_turned(x, count, inner), correction, False))
+        value, centre, exponent = _variance(as_rows(x, count, inner), correction, reproducible)
+        found = value if exponent is None else operations.ldexp(value, 2 * exponent), centre
     fmt = format_of(x[0].dtype)
     return [c for part in found for c in finish(part, fmt, len(x))]
-
-
-@operator("row_variances(Tensor[] x, float correction, bool reproducible)", _two_each)
-def _row_variances(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
-    """Return variances, then means."""
-    value, centre, exponent = _variance(x, correction, reproducible)
-    if exponent is not None:
-        value = operations.ldexp(value, 2 * exponent)
-    fmt = format_of(x[0].dtype)
-    return [*finish(value, fmt, len(x)), *finish(centre, fmt, len(x))]
 
 
 def var_mean(
@@ -255,9 +228,9 @@ def var_mean(
     """Return the variance and the mean."""
     format_of(x[0].dtype, "var_mean: x")
     rows = Rows.of(x[0].shape, dim)
-    found = _variances(x, rows, correction, False)
-    first, second = (_shaped(tuple(v), rows, keepdim) for v in (found[: len(x)], found[len(x) :]))
-    return first, second
+    given, inner = rows.arranged(x)
+    found = _variances(given, rows.length, inner, correction, False)
+    return rows.shaped(found[: len(x)], keepdim), rows.shaped(found[len(x) :], keepdim)
 
 
 def std(
@@ -276,38 +249,30 @@ def std(
     """
     format_of(x[0].dtype, "std: x")
     rows = Rows.of(x[0].shape, dim)
-    inner = 1 if reproducible else rows.beside(x)
-    if inner > 1:
-        found = _column_deviations(list(x), rows.length, inner, correction)
+    given, inner = rows.arranged(x, reproducible)
+    found = _deviations(given, rows.length, inner, correction, reproducible)
+    return rows.shaped(found, keepdim)
+
+
+@operator(
+    "deviations(Tensor[] x, SymInt count, SymInt inner, float correction, bool reproducible)",
+    one_for_each_row,
+)
+def _deviations(
+    x: list[Tensor], count: int, inner: int, correction: float, reproducible: bool
+) -> list[Tensor]:
+    fmt, exponent = format_of(x[0].dtype), None
+    scales = x[0].dtype is torch.float64 and count and (reproducible or not unscaled(x))
+    found = _column_variance(x, count, inner, correction) if inner > 1 and not scales else None
+    if found is not None:
+        value = found[0]
     else:
-        found = _row_deviations(rows.gather(x), correction, reproducible)
-    return _shaped(found, rows, keepdim)
-
-
-@operator(
-    "column_deviations(Tensor[] x, int count, int inner, float correction)",
-    lambda x, count, *_: [x[0].new_empty(x[0].numel() // count) for _ in x],
-)
-def _column_deviations(x: list[Tensor], count: int, inner: int, correction: float) -> list[Tensor]:
-    scales = x[0].dtype is torch.float64 and not unscaled(x)
-    found = None if scales else _column_variance(x, count, inner, correction)
-    if found is None:
-        return list(_row_deviations(_turned(x, count, inner), correction, False))
-    return list(finish(operations.sqrt(found[0]), format_of(x[0].dtype), len(x)))
-
-
-@operator(
-    "row_deviations(Tensor[] x, float correction, bool reproducible)",
-    lambda x, *_: one_each(x, len(x)),
-)
-def _row_deviations(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
-    fmt, given, exponent = format_of(x[0].dtype), x, None
-    scales = x[0].dtype is torch.float64 and x[0].shape[1]
-    if scales and (reproducible or not unscaled(x)):
-        given, exponent = brought_down(given)
-    value, _, lifted = _variance(given, correction, reproducible)
+        given = as_rows(x, count, inner)
+        if scales:
+            given, exponent = brought_down(given)
+        value, _, lifted = _variance(given, correction, reproducible)
+        exponent = exponent if lifted is None else lifted
     root = operations.sqrt(value)
-    exponent = exponent if lifted is None else lifted
     if exponent is not None:
         root = operations.ldexp(root, exponent)
     return list(finish(root, fmt, len(x)))

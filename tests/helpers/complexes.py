@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -52,3 +53,29 @@ def worst(result: Any, exact: Callable[..., Any], *arguments: Any, absolute: flo
 def with_real(result: Any) -> Any:
     """A real result as a complex one."""
     return result if isinstance(result, mcf.MCFComplexTensor) else mcf.complex(result, 0)
+
+
+def agrees_with_torch(function: Callable[[Any], Any], t: torch.Tensor, near: float) -> None:
+    """Values and gradients are those that PyTorch computes in complex128, but for its errors.
+
+    Args:
+        function: returns a tensor, or several.
+        t: complex128 numbers.
+        near: the tolerance, relative and absolute.
+    """
+    t = t.detach().requires_grad_()
+    z = mcf.complex_tensor(t.detach(), 2, torch.float64, requires_grad=True)
+    found = []
+    for given in (t, z):
+        out = function(given)
+        found.append(list(out) if isinstance(out, tuple) else [out])
+        loss: Any = 0
+        for k, x in enumerate(found[-1]):
+            g = torch.arange(1.0, 1 + math.prod(x.shape), dtype=torch.float64).reshape(x.shape)
+            g = g % 5 + k
+            loss = loss + (x.real * g).sum() + ((x.imag * (g - 2)).sum() if x.is_complex() else 0)
+        loss.backward()
+    for want, ours in zip(*found, strict=True):
+        assert ours.shape == want.shape
+        assert torch.allclose(ours.detach().to_plain(), want.detach(), rtol=near, atol=near)
+    assert torch.allclose(z.grad.to_plain(), t.grad, rtol=near, atol=near)

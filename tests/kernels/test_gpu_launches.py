@@ -37,7 +37,7 @@ from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import fold_kernels, gpu, launching
 from mcf.kernels.triton.stand_in import gpu_launches
-from mcf.linalg import rotations
+from mcf.linalg import orthogonal_rows
 from mcf.optim import AdamW
 from tests.helpers.everyday import everyday
 
@@ -127,7 +127,7 @@ def test_rotations_of_any_sizes_compile(terms: int) -> None:
     with gpu_launches() as launches:
         for width in (1, 2, 16):
             rows = [torch.eye(2, 16, dtype=F64)[None] for _ in range(terms)]
-            rotations.orthogonalize(tuple(rows), width, 2.0 ** (4 - 53 * terms))
+            orthogonal_rows.orthogonalize(tuple(rows), width, 2.0 ** (4 - 53 * terms))
     assert_compiled(launches, 1)
 
 

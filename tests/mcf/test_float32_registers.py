@@ -7,6 +7,7 @@ last component, a merge, a term and a combination without an error, gaps that ar
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 
 import pytest
@@ -21,6 +22,7 @@ from mcf.reductions import folds, sums
 from mcf.reductions.sum_bounds import ROWS
 from tests.helpers.sums import Components, cancelling, values
 from tests.kernels.test_fold import MUTANTS, Mutant, worst
+from tests.mcf import test_reduction_bounds
 from tests.mcf.test_reduction_bounds import computed, exactly, given, spread
 
 pytestmark = pytest.mark.usefixtures("float32_registers")
@@ -31,18 +33,7 @@ MARGIN = 2
 ids = lambda c: getattr(c, "name", c)  # noqa: E731
 
 
-def excess(
-    operation: str, fmt: Format, terms: int, x: tuple[Components, ...], *, drop: int = 0
-) -> float:
-    """The error over the bound; with `drop` of arithmetic that ignores so many last components."""
-    kept = terms - drop
-    short = tuple((*c[:kept], *(torch.zeros_like(t) for t in c[kept:])) for c in x)
-    result = computed(operation, short if drop else x, terms)
-    exact, size, count = exactly(operation, x)
-    row = ROWS[operation]
-    allowed = row.bound(fmt, terms, count, FP32).error(exact, size)
-    allowed += row.underflow(fmt, terms, count, FP32)
-    return float(abs(sum_of(result) - exact) / allowed)
+excess = functools.partial(test_reduction_bounds.excess, register=FP32)
 
 
 def sum_of(x: Components) -> Fraction:

@@ -21,8 +21,8 @@ from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
 from mcf.reductions import modular
 from mcf.reductions.exact import exact_dots
 from mcf.reductions.modular import moduli, multiply
-from mcf.reductions.modular.integer_matrices import integers
 from mcf.reductions.modular.moduli import Plan
+from mcf.reductions.modular.residues import integers
 from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.adversarial import Draw
 from tests.helpers.draws import power_of_two
@@ -50,7 +50,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def product(x: Components, y: Components, terms: int) -> Components:
-    found = modular.matmul([c[None] for c in x], [c[None] for c in y], terms)
+    found = modular.exact_matrices([c[None] for c in x], [c[None] for c in y], terms)
     return tuple(c[0] for c in found)
 
 

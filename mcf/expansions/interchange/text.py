@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -44,27 +46,45 @@ def text(x: MCFTensor, exact: bool = True) -> str:
         exact: whether to print enough digits for exact values; else at most as many as every
             number of the format has.
     """
-    head = "MCFTensor("
-    tail = [f"terms={x.terms}", f"dtype={x.dtype}"]
-    if x.device.type != "cpu":
-        tail.append(f"device='{x.device}'")
+    tail = []
     if x.grad_fn is not None:
         tail.append(f"grad_fn=<{type(x.grad_fn).__name__}>")
     elif x.requires_grad:
         tail.append("requires_grad=True")
-    components = x.components
-    if components[0].device.type == "meta" or is_fake(components[0]):
+
+    def body(indent: int) -> str:
+        return brackets(tuple(x.shape), rows(x), None, format_of(x.dtype), exact, indent)
+
+    return framed("MCFTensor", x, x.components[0], tail, body)
+
+
+def framed(
+    name: str, x: Any, first: torch.Tensor, more: list[str], body: Callable[[int], str]
+) -> str:
+    """Return the text of a tensor, with its properties after the brackets.
+
+    Args:
+        name: of the type.
+        x: the tensor.
+        first: its first component.
+        more: properties after number of components, dtype and device.
+        body: returns the brackets, with lines after the first indented.
+    """
+    head, tail = f"{name}(", [f"terms={x.terms}", f"dtype={x.dtype}"]
+    if x.device.type != "cpu":
+        tail.append(f"device='{x.device}'")
+    tail += more
+    if first.device.type == "meta" or is_fake(first):
         return f"{head}..., size={tuple(x.shape)}, {', '.join(tail)})"
-    if x.numel() == 0:
-        if x.dim() != 1:
+    if first.numel() == 0:
+        if x.ndim != 1:
             tail.insert(0, f"size={tuple(x.shape)}")
         return f"{head}[], {', '.join(tail)})"
-    body = brackets(tuple(x.shape), rows(x), None, format_of(x.dtype), exact, len(head))
-    line = f"{head}{body}, {', '.join(tail)})"
-    last = line.rsplit("\n", 1)[-1]
-    if len(last) <= in_force().linewidth:
+    shown_body = body(len(head))
+    line = f"{head}{shown_body}, {', '.join(tail)})"
+    if len(line.rsplit("\n", 1)[-1]) <= in_force().linewidth:
         return line
-    return f"{head}{body},\n{' ' * len(head)}{', '.join(tail)})"
+    return f"{head}{shown_body},\n{' ' * len(head)}{', '.join(tail)})"
 
 
 @method

@@ -1,3 +1,3 @@
 """Correctly rounded matrix products by residues: Ozaki's scheme II with a rounding test."""
 
-from mcf.reductions.modular.multiply import matmul as matmul
+from mcf.reductions.modular.multiply import exact_matrices as exact_matrices

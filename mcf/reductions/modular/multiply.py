@@ -8,7 +8,6 @@ the order of additions nor the hardware changes a bit.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,9 +15,10 @@ from torch import Tensor
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import Format, format_of
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.modular import declarations
-from mcf.reductions.modular.integer_matrices import UP, Integers, integers
+from mcf.reductions.modular import residues
 from mcf.reductions.modular.moduli import Plan, batches, plan_for
+from mcf.reductions.modular.residues import UP, Integers, integers
+from mcf.reductions.rows import operator
 
 # Since |a b| <= 2**14, this many products fit an int32 (2**30) and a float32 (2**24) accumulator.
 INTEGERS, FLOATS = 1 << 16, 1 << 10
@@ -108,11 +108,11 @@ def tile(
     kept = torch.float64 if fmt.p == 53 else torch.float32
     out = torch.empty(terms, rows * columns, dtype=kept, device=device)
     sure = torch.empty(rows * columns, dtype=torch.int8, device=device)
-    spec = declarations.rounded(fmt, plan.digits, plan.width, terms)
+    spec = residues.rounded(fmt, plan.digits, plan.width, terms)
     modulus = torch.tensor([plan.split(plan.product)], dtype=torch.float64, device="cpu")
     step = min(rows, max(1, CELLS // columns))
     digits_of_all = torch.empty(plan.digits + 1, step * columns, dtype=torch.float64, device=device)
-    sums = torch.empty(2 * declarations.GROUP, step * columns, dtype=torch.int32, device=device)
+    sums = torch.empty(2 * residues.GROUP, step * columns, dtype=torch.int32, device=device)
     for start in range(0, rows, step):
         part = slice(start, start + step)
         count = (min(rows, start + step) - start) * columns
@@ -123,7 +123,7 @@ def tile(
         exponent = (left.unit[part, None] + right.unit + scale).double()
         cells = slice(start * columns, start * columns + count)
         row = [*out[:, cells], sure[cells], *digits, exponent.view(-1), error.view(-1)]
-        declarations.run(spec, row, modulus)
+        residues.run(spec, row, modulus)
     assert fmt.dtype is not None
     shape = rows, columns
     return tuple(x.view(shape).to(fmt.dtype) for x in out), sure.view(shape) == 1
@@ -139,7 +139,7 @@ def _gather(a: Tensor, b: Tensor, plan: Plan, digits: Tensor, sums: Tensor) -> N
         digits: results, [digits + 1, m n].
         sums: workspace for products, [2 GROUP, m n].
     """
-    moduli, size = len(plan.moduli), declarations.GROUP
+    moduli, size = len(plan.moduli), residues.GROUP
     digits.zero_()
     for batch in batches(plan, size):
         # The products of padding moduli stay 0.
@@ -154,8 +154,8 @@ def _gather(a: Tensor, b: Tensor, plan: Plan, digits: Tensor, sums: Tensor) -> N
                 tall = torch.cat([b[moduli + t], b[t]], 0)
                 middle = sums[size + k].view(a.shape[1], -1)
                 int8_product(wide, tall, middle, plan.squares[t])
-        spec = declarations.gathered(plan.digits, batch.digits)
-        declarations.run(spec, [*digits, *sums[: size * batch.digits]], batch.back)
+        spec = residues.gathered(plan.digits, batch.digits)
+        residues.run(spec, [*digits, *sums[: size * batch.digits]], batch.back)
 
 
 # Approximate temporary memory of a tile, in bytes.
@@ -164,11 +164,10 @@ WORKSPACE = 1 << 28
 GATHERED = 1 << 20
 
 
-def matmul(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """Return `exact_matrices` as one operator, which `torch.compile` does not trace."""
-    return tuple(torch.ops.mcf.exact_matrices(list(x), list(y), terms))
-
-
+@operator(
+    "exact_matrices(Tensor[] x, Tensor[] y, int terms)",
+    lambda x, y, terms: [x[0].new_empty(*x[0].shape[:2], y[0].shape[2]) for _ in range(terms)],
+)
 def exact_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
     """Return the nearest expansions of `terms` components to x @ y.
 
@@ -266,13 +265,3 @@ def _special(out: list[Tensor], x: Tensor, y: Tensor) -> None:
     out[0].copy_(torch.where(special, value, out[0]))
     for o in out[1:]:
         o.masked_fill_(special, 0.0)
-
-
-def _fake(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
-    return [x[0].new_empty(*x[0].shape[:2], y[0].shape[2]) for _ in range(terms)]
-
-
-_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("exact_matrices(Tensor[] x, Tensor[] y, int terms) -> Tensor[]")  # type: ignore[no-untyped-call]
-_library.impl("exact_matrices", exact_matrices, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake("mcf::exact_matrices", _fake, lib=_library)

@@ -1,7 +1,8 @@
 """Transforms within their bound of exact ones, with exact roots of unity, as torch's functions.
 
 `mcf.bound("fft", ...)` in the 2-norm, against mpmath's sums with 500 bits. Proven, but for the rows
-of matrix products that are observed.
+of matrix products that are observed. Caught mutants: roots without their last component; tables of
+roots that are cached outside an operator, which a trace meets or makes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 import mpmath
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
 from mcf.convert.numbers import components_of
-from mcf.fourier import transform, transform_bounds
+from mcf.fourier import functions, transform, transform_bounds
 from mcf.fourier.transform import convolution, factors, radices, roots
 from mcf.kernels.formats import format_of
+from tests.helpers import assert_all_same_bits
 from tests.helpers.complexes import flat, numbers
 from tests.helpers.draws import bell
 from tests.helpers.everyday import everyday
@@ -36,10 +39,11 @@ def exact(values: list[Any], sign: int = -1) -> list[Any]:
 
 
 def error(z: Any, result: Any, sign: int = -1) -> float:
-    """Relative, in the 2-norm."""
+    """Relative, in the 2-norm; the second half of a real sequence's spectrum is by symmetry."""
     with mpmath.workprec(500):
-        want = exact(flat(z), sign)
-        differences = [abs(a - b) ** 2 for a, b in zip(flat(result), want, strict=True)]
+        want, found = exact(flat(z), sign), flat(result)
+        found += [mpmath.conj(found[len(want) - k]) for k in range(len(found), len(want))]
+        differences = [abs(a - b) ** 2 for a, b in zip(found, want, strict=True)]
         return float(mpmath.sqrt(sum(differences) / sum(abs(t) ** 2 for t in want)))
 
 
@@ -211,3 +215,102 @@ def test_what_is_refused() -> None:
     ):
         with pytest.raises(error, match=text):
             call()
+
+
+@pytest.fixture
+def always_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of short sequences, whose exact sums are short."""
+    monkeypatch.setattr(functions, "HALVED", 2)
+
+
+@on_torch
+@pytest.mark.usefixtures("always_halved")
+@pytest.mark.parametrize(
+    ("n", "dtype", "terms"),
+    [(2, F64, 2), (12, F64, 2), (66, F64, 2), (12, F32, 2), (20, F64, 4)],
+)
+def test_bound_of_halves(
+    n: int, dtype: torch.dtype, terms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = numbers(dtype, terms, n).real
+    limit = mcf.bound("rfft", terms, dtype, count=n).relative
+    result = torch.fft.rfft(x)
+    assert error(x, result) <= limit
+    # The sequence comes back, by the inverse's own error.
+    back = torch.fft.irfft(result, n)
+    assert float(abs(back - x).max()) <= 3 * limit * n**0.5 * float(abs(x).max())
+    turns = functions._turns
+
+    def short(*given: Any) -> Any:
+        """Mutant: the last component of the roots is lost."""
+        v = turns(*given)
+        return v.to(v.dtype, terms=terms - 1).to(v.dtype, terms=terms)
+
+    monkeypatch.setattr(functions, "_turns", short)
+    assert n == 2 or error(x, torch.fft.rfft(x)) > 1000 * limit
+
+
+@on_torch
+@pytest.mark.usefixtures("always_halved")
+def test_shapes_norms_and_derivatives_are_those_of_torch() -> None:
+    t = numbers(F64, 2, 3, 12, 2).real.to_plain().requires_grad_()
+    x = mcf.tensor(t.detach(), 2, F64, requires_grad=True)
+    g = numbers(F64, 2, 3, 6, 2).to_plain()
+    for given in (t, x):
+        z = torch.fft.rfft(given, 10, 1, "ortho")
+        back = torch.fft.irfft(z * (2 - 1j), 8, 1)
+        ((z.real * g.real + z.imag * g.imag).sum() + (back**2).sum()).backward()
+    assert x.grad is not None
+    assert t.grad is not None
+    assert torch.allclose(x.grad.to_plain(), t.grad, rtol=2.0**-40, atol=2.0**-40)
+    ours, theirs = torch.fft.rfft(x.detach(), dim=1), torch.fft.rfft(t.detach(), dim=1)
+    assert torch.allclose(ours.to_plain(), theirs, rtol=2.0**-40, atol=2.0**-44)
+    assert bool((ours.imag[:, 0] == 0).all())
+    assert bool((ours.imag[:, -1] == 0).all())
+    # The imaginary parts of the first number and the last have no say.
+    same = torch.fft.irfft(ours + torch.tensor([1j, 0, 0, 0, 0, 0, -2j])[:, None], dim=1)
+    assert torch.equal(same, torch.fft.irfft(ours, dim=1))
+
+
+def _power(x: Any) -> Any:
+    """|rfft(x)|^2, with a length of one step, a chirp, halves."""
+    z = torch.fft.rfft(x)
+    return z.real * z.real + z.imag * z.imag
+
+
+@on_torch
+@pytest.mark.parametrize("n", [6, 131, 4096])
+def test_what_has_no_numbers_keeps_no_tables_and_meets_none(n: int) -> None:
+    for kept in (
+        transform._twiddles,
+        transform._matrix,
+        transform.chirps,
+        transform._cached_turns,
+    ):
+        kept.cache_clear()
+    x = numbers(torch.float64, 2, n).real
+    found = []
+    for _ in range(2):
+        with FakeTensorMode() as mode:
+            assert _power(mode.from_tensor(x)).shape == (n // 2 + 1,)
+        found.append(_power(x))
+    assert_all_same_bits(found[0].components, found[1].components, n)
+
+
+@on_torch
+def test_a_length_of_one_is_a_copy() -> None:
+    z = numbers(torch.float64, 2, 1, 1)
+    found: Any = torch.fft.fft(z)
+    found.real.fill_(3)
+    assert not bool((z.real == 3).any())
+
+
+@pytest.mark.slow
+@on_torch
+def test_compiled_after_numbers() -> None:
+    x = mcf.tensor([["0.1", 2, 3, 4], [5, "0.7", 7, 8]], dtype=torch.float64)
+    want = _power(x)
+    torch._dynamo.reset()
+    got: Any = torch.compile(_power, backend="aot_eager")(x)
+    assert_all_same_bits(got.components, want.components, "compiled")
+    torch._dynamo.reset()

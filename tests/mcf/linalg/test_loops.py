@@ -1,9 +1,10 @@
 """Exact: loops over matrices have the bits of one tensor operation for each step.
 
 Caught mutants: a pivot of another lane; NaN passed over in the search for a pivot; a column called
-flat for its neighbour's sake; a determinant with the signs of the columns that change no places;
-the rows of a unit triangle's right-hand sides not kept; rows of L subtracted from the diagonal on;
-the last tree of a fold left out; a tolerance twice as large.
+flat because of the next one; a determinant with the signs of the columns that stay; the rows of a
+unit triangle's right-hand sides not stored; rows of L subtracted from the diagonal on
+(`test_matrices_and_panels`, `test_special_values`); the last tree of a fold left out
+(`test_corrections`); a tolerance of sweeps twice as large (`test_sweeps_of_special_values`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,12 @@ from mcf.kernels.formats import FP32, FP64, format_of
 from mcf.kernels.numba.loops.matrices import elimination, matrix_loop, refinement, reflection
 from mcf.kernels.refinement import DONE, STUCK
 from mcf.linalg import (
-    cholesky_factor,
-    eigen,
     lu_factors,
+    number_kinds,
     orthogonal_rows,
     parts,
     qr_factors,
-    rotations,
-    singular,
+    spectral,
     triangular,
 )
 from mcf.linalg.number_kinds import COMPLEX, REAL, Real
@@ -119,6 +118,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> list[str
     return calls
 
 
+def of_kind(a: Components, numbers: Real) -> Components:
+    """The numbers, or complex ones whose imaginary parts are those in another order."""
+    return a if numbers is REAL else (*a, *parts.each(lambda c: c.flip(0, -1).contiguous(), a))
+
+
 def square(a: Components) -> Components:
     n = min(a[0].shape[-2:])
     return parts.each(lambda c: c[..., :n, :n].contiguous(), a)
@@ -141,7 +145,7 @@ CALLS: dict[str, Callable[[Components, Real], Any]] = {
     "solutions": lambda a, of: [lu_factors.solved(square(a), b, of) for b in (square(a), first(a))],
     "determinants": lambda a, of: lu_factors.determined(square(a), of),
     "cholesky": lambda a, of: [
-        cholesky_factor.factor(b, of) for b in (square(a), positive(square(a), of))
+        triangular.cholesky(b, of) for b in (square(a), positive(square(a), of))
     ],
     "substitution": lambda a, of: [
         triangular.solve(square(a), b, upper=upper, left=left, unitriangular=unit, numbers=of)
@@ -156,19 +160,20 @@ CALLS: dict[str, Callable[[Components, Real], Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "terms"),
+    ("name", "dtype", "terms", "of"),
     everyday(
-        [(name, d, k) for name in CALLS for d in (F64, F32, torch.bfloat16) for k in (1, 2, 3, 4)
-         if name != "qr" or d is F64],
-        lambda name, dtype, terms: dtype is F64 and terms == 2 and name != "qr",
+        [(name, d, k, of) for name in CALLS for d in (F64, F32, torch.bfloat16)
+         for k in (1, 2, 3, 4) for of in (REAL, COMPLEX)
+         if (name != "qr" or d is F64) and (of is REAL or k < 4)],
+        lambda name, dtype, k, of: dtype is F64 and k == 2 and of is REAL and name != "qr",
     ),
 )  # fmt: skip
-def test_matrices_and_panels(name: str, dtype: torch.dtype, terms: int) -> None:
+def test_matrices_and_panels(name: str, dtype: torch.dtype, terms: int, of: Real) -> None:
     """One column, a batch, a second panel, more right-hand sides than a tile has."""
     for shape in ((1, 1), (5, 3), (2, 9, 7), (2, 40, 34), (34, 70)):
-        if max(shape) < 40 or name not in ("solutions", "substitution") or terms == 2:
-            a = components(dtype, terms, *shape)
-            assert_same_bits(lambda a=a: CALLS[name](a, REAL))
+        if max(shape) < 40 or (terms == 2 if name in ("solutions", "substitution") else of is REAL):
+            a = of_kind(components(dtype, terms, *shape), of)
+            assert_same_bits(lambda a=a: CALLS[name](a, of))
 
 
 @pytest.fixture
@@ -208,7 +213,7 @@ def test_lanes(name: str, dtype: torch.dtype, terms: int, of: Real, taken: list[
     for m, n in ((1, 1), (3, 3), (4, 2), (8, 8)):
         for batch in (wide // 2 + 1, 2 * wide + 1):
             a = uneven(dtype, terms, batch, m, n)
-            a = a if of is REAL else (*a, *parts.each(lambda c: c.flip(0).contiguous(), a))
+            a = of_kind(a, of)
             assert_same_bits(lambda a=a: CALLS[name](a, of))
     assert taken
     assert all(taken)
@@ -235,12 +240,17 @@ SPECIAL: dict[str, Sequence[Sequence[float]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPECIAL)
-def test_special_values(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "of"),
+    everyday(itertools.product(SPECIAL, (REAL, COMPLEX)), lambda name, of: of is REAL),
+)
+def test_special_values(name: str, of: Real) -> None:
     """Zero pivots, ties between pivots, NaN among them, and their `info`; flat columns."""
     leading = torch.tensor(SPECIAL[name], dtype=F64)
-    for call in CALLS.values():
-        assert_same_bits(lambda call=call: call((leading, torch.zeros_like(leading)), REAL))
+    zero = torch.zeros_like(leading)
+    for a in ((leading, zero, zero, zero)[: 2 * of.parts], (zero, zero, leading, zero)):
+        for call in CALLS.values():
+            assert_same_bits(lambda a=a, call=call: call(a[: 2 * of.parts], of))
 
 
 @pytest.mark.sampled(every=2)
@@ -271,6 +281,23 @@ def test_the_comparison_rejects_another_order() -> None:
 
     with pytest.raises(AssertionError):
         assert_same_bits(call)
+
+
+@pytest.mark.slow
+def test_the_comparison_rejects_another_order_of_complex_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mutant: a fold whose terms are added from the last to the first."""
+    product = number_kinds.matmul
+
+    def mutant(x: Components, y: Components) -> Components:
+        flipped = parts.each(lambda c: c.flip(-1), x), parts.each(lambda c: c.flip(-2), y)
+        return product(*flipped)
+
+    monkeypatch.setattr(number_kinds, "matmul", mutant)
+    a = of_kind(components(F64, 2, 6, 4), COMPLEX)
+    with pytest.raises(AssertionError):
+        assert_same_bits(lambda: qr_factors.factor(a, "reduced", COMPLEX))
 
 
 def test_a_small_system_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,44 +335,54 @@ def test_narrow_formats_are_rounded_once() -> None:
     assert_equal_bits(qr_factors.factor(a), narrow)
 
 
+SHAPES = [(2, 2, 1), (2, 3, 3), (1, 9, 14)]
+
+
 @pytest.mark.parametrize(
-    ("terms", "shape"),
+    ("terms", "shape", "of"),
     everyday(
-        itertools.product((1, 2, 3, 4), [(1, 1, 3), (2, 2, 1), (2, 3, 3), (1, 9, 14), (3, 6, 21)]),
-        lambda k, s: k == 1 or (k == 2 and s[1] == 3),
+        [
+            *itertools.product((1, 2, 3, 4), [(1, 1, 3), *SHAPES, (3, 6, 21)], (REAL,)),
+            *itertools.product((1, 2, 3, 4), SHAPES, (COMPLEX,)),
+        ],
+        lambda k, s, of: s[1] == 3 and k < 3 if of is REAL else (k, s[1]) == (1, 3),
     ),
 )
-def test_sweeps(terms: int, shape: tuple[int, int, int]) -> None:
+def test_sweeps(terms: int, shape: tuple[int, int, int], of: Real) -> None:
     """Even and odd numbers of rows and of columns, and columns that only follow."""
-    a = components(F64, terms, *shape)
-    tolerance = 2.0 ** (4 - 53 * terms)
+    a = of_kind(components(F64, terms, *shape), of)
     for width in sorted({shape[2], max(1, shape[2] - 3)}):
-        assert_same_bits(lambda width=width: rotations.orthogonalize(a, width, tolerance))
+        assert_same_bits(
+            lambda w=width: orthogonal_rows.orthogonalize(a, w, 2.0 ** (4 - 53 * terms), of)
+        )
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[0.0, -0.0], [0.0, 0.0]],
-        [[1.0, 1.0], [1.0, 1.0]],
-        [[1.0, 2.0], [1.0, -2.0]],
-        [[2.0**-251, 0.0], [1.0, 2.0**-300]],
-        [[1.0, 2.0], [NAN, -2.0]],
-        [[INF, 2.0], [1.0, -2.0]],
-    ],
-    ids=["zeros", "parallel", "of_one_norm", "vanishing", "not_a_number", "infinite"],
-)
-def test_sweeps_of_special_values(rows: list[list[float]]) -> None:
-    a = (torch.tensor(rows, dtype=F64)[None],)
-    assert_same_bits(lambda: rotations.orthogonalize(a, 2, 2.0**-49))
+SPECIAL_ROWS = {
+    "zeros": [[0.0, -0.0], [0.0, 0.0]],
+    "parallel": [[1.0, 1.0], [1.0, 1.0]],
+    "of_one_norm": [[1.0, 2.0], [1.0, -2.0]],
+    "vanishing": [[2.0**-251, 0.0], [1.0, 2.0**-300]],
+    # Rotated by the tolerance 2^-49, and not by twice as much.
+    "nearly_orthogonal": [[1.0, 0.0], [1.5 * 2.0**-49, 1.0]],
+    "not_a_number": [[1.0, 2.0], [NAN, -2.0]],
+    "infinite": [[INF, 2.0], [1.0, -2.0]],
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL_ROWS)
+def test_sweeps_of_special_values(name: str) -> None:
+    x = torch.tensor(SPECIAL_ROWS[name], dtype=F64)[None]
+    zero = torch.zeros_like(x)
+    for a, of in (((x,), REAL), ((x, zero), COMPLEX), ((zero, x), COMPLEX), ((x, x), COMPLEX)):
+        assert_same_bits(lambda a=a, of=of: orthogonal_rows.orthogonalize(a, 2, 2.0**-49, of))
 
 
 def test_orthogonal_rows_stay() -> None:
     """The mutant is another tolerance, by which the last bits differ."""
     a = components(F64, 1, 1, 8, 8)
-    (x,), done = rotations.orthogonalize(a, 8, 2.0**-49)
-    (again,), _ = rotations.orthogonalize((x,), 8, 2.0**-49)
-    (finer,), _ = rotations.orthogonalize((x,), 8, 2.0**-57)
+    (x,), done = orthogonal_rows.orthogonalize(a, 8, 2.0**-49)
+    (again,), _ = orthogonal_rows.orthogonalize((x,), 8, 2.0**-49)
+    (finer,), _ = orthogonal_rows.orthogonalize((x,), 8, 2.0**-57)
     assert done
     assert torch.equal(x, again)
     assert not torch.equal(x, finer)
@@ -387,9 +424,9 @@ def test_corrections_of_clusters_and_ranks(name: str) -> None:
     leading = torch.tensor(ROWS[name], dtype=F64)[None]
     a = (leading, torch.zeros_like(leading))
     assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a))
-    assert_same_bits(lambda: singular.decompose(a))
+    assert_same_bits(lambda: spectral.svd(a))
     if leading.shape[1] == leading.shape[2]:
-        assert_same_bits(lambda: eigen.decompose(a)[:2])
+        assert_same_bits(lambda: spectral.eigh(a)[:2])
 
 
 def test_corrections_that_end_at_unlike_steps() -> None:

@@ -5,16 +5,19 @@ The functions are tried on every torch; torch's own names for them from 2.14 on.
 
 from __future__ import annotations
 
-from fractions import Fraction
+import functools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import mcf
 from mcf.expansions.ops.matrices import spectral as real_ones
-from mcf.kernels.formats import format_of
-from tests.mcf.linalg.test_other_factors import F64, exact, product, tensor, whole
+from mcf.linalg.number_kinds import COMPLEX, REAL, Real
+from tests.helpers.matrices import ONE
+from tests.mcf.linalg.test_other_factors import F64, tensor, whole
+from tests.mcf.linalg.test_spectral import at_most, whole_of
 
 # Values; the arithmetic has the same bits on all executors by other tests.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -23,52 +26,33 @@ NAMED = pytest.mark.skipif(
 )
 
 
-def square(rows: Any) -> Fraction:
-    """The Frobenius norm's square."""
-    return sum((c * c for r in rows for c in r), Fraction(0))
+def exactly(x: Any) -> tuple[Any, Real]:
+    """The exact matrix, of a complex one [[X, -Y], [Y, X]], and its arithmetic."""
+    if isinstance(x, mcf.MCFTensor):
+        return whole_of(x.components, REAL), REAL
+    return whole_of((*x.real.components, *x.imag.components), COMPLEX), COMPLEX
 
 
-def gap(a: Any, b: Any) -> Any:
-    return [[p - q for p, q in zip(r, s, strict=True)] for r, s in zip(a, b, strict=True)]
+def within(error: Any, scale: Any, limit: int, x: Any) -> None:
+    """|error| <= limit columns u^terms |scale| in the Frobenius norm."""
+    numbers = exactly(x)[1]
+    part = x if numbers is REAL else x.real
+    at_most(error, scale, limit * x.shape[-1], part.components, REAL)
 
 
-def eye(n: int) -> Any:
-    return [[Fraction(i == j) for j in range(n)] for i in range(n)]
+def polar_errors(a: Any, u: Any, h: Any, limit: int = 350) -> None:
+    (rows, numbers), (left, _), (right, _) = map(exactly, (a, u, h))
+    one = np.full((1, numbers.parts), ONE * ONE, dtype=object)
+    within(left.T @ left - np.eye(left.shape[1], dtype=object) * ONE * ONE, one, limit, a)
+    within(left @ right - rows * ONE, rows * ONE, limit, a)
 
 
-def real_of(z: Any) -> Any:
-    """[[X, -Y], [Y, X]] of a complex X + iY, whose products and norms are those of z, twice."""
-    x, y = exact(z.real), exact(z.imag)
-    top = [[*p, *(-q for q in r)] for p, r in zip(x, y, strict=True)]
-    return [*top, *([*r, *p] for p, r in zip(x, y, strict=True))]
+def root_errors(a: Any, x: Any, limit: int = 600) -> None:
+    rows, root = exactly(a)[0], exactly(x)[0]
+    within(root @ root - rows * ONE, rows * ONE, limit, a)
 
 
-def rows_of(a: Any) -> Any:
-    return exact(a) if isinstance(a, mcf.MCFTensor) else real_of(a)
-
-
-def turned(rows: Any) -> Any:
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
-def unit(a: Any) -> Fraction:
-    return Fraction(format_of(a.dtype).u) ** a.terms
-
-
-def polar_error(a: Any, u: Any, h: Any) -> Fraction:
-    """The larger of both residuals, in columns times u^terms, squared."""
-    rows, left, right = map(rows_of, (a, u, h))
-    k = a.shape[-1]
-    inner = square(gap(product(turned(left), left), eye(len(left[0]))))
-    # Twice the complex matrix has twice the square.
-    inner = inner / (len(left[0]) // k)
-    whole_ = square(gap(product(left, right), rows)) / square(rows)
-    return max(inner, whole_) / (k * unit(a)) ** 2
-
-
-def root_error(a: Any, x: Any) -> Fraction:
-    rows, root = rows_of(a), rows_of(x)
-    return square(gap(product(root, root), rows)) / square(rows) / (a.shape[-1] * unit(a)) ** 2
+rejected = functools.partial(pytest.raises, AssertionError, match="times the bound")
 
 
 CASES = {
@@ -85,7 +69,7 @@ CASES = {
 def test_polar_within_its_bound(name: str, terms: int) -> None:
     a = tensor(CASES[name], terms)
     u, h = real_ones.polar_factors(a)
-    assert polar_error(a, u, h) <= 350**2
+    polar_errors(a, u, h)
     assert torch.equal(h, h.mT)
 
 
@@ -93,7 +77,8 @@ def test_a_factor_of_a_component_less_is_rejected() -> None:
     a = tensor(CASES["square"])
     u, h = real_ones.polar_factors(a)
     for bad in ((mcf.tensor(u.to_plain(), terms=2, dtype=F64), h), (u, h + h * 2.0**-80)):
-        assert polar_error(a, *bad) > (10 * 350) ** 2
+        with rejected():
+            polar_errors(a, *bad, limit=3500)
 
 
 @pytest.mark.parametrize("terms", [2, 3])
@@ -103,8 +88,9 @@ def test_square_root_within_its_bound(name: str, terms: int) -> None:
     a = b @ b.mT + torch.eye(b.shape[-1], dtype=F64)
     a = a.tril() + a.tril(-1).mT
     x = real_ones.square_root(a)
-    assert root_error(a, x) <= 600**2
-    assert root_error(a, mcf.tensor(x.to_plain(), terms=terms, dtype=F64)) > 6000**2
+    root_errors(a, x)
+    with rejected():
+        root_errors(a, mcf.tensor(x.to_plain(), terms=terms, dtype=F64), limit=6000)
     assert torch.equal(x, x.mT)
 
 
@@ -113,20 +99,20 @@ def test_semidefinite_roots_have_no_nan() -> None:
     a = b @ b.mT
     a = a.tril() + a.tril(-1).mT
     x = real_ones.square_root(a)
-    assert root_error(a, x) <= 600**2
+    root_errors(a, x)
 
 
 def test_of_complex_numbers() -> None:
     z = mcf.complex(tensor(whole(5, 3)), tensor(whole(5, 3, seed=9)))
     u, h = real_ones.polar_factors(z)
-    assert polar_error(z, u, h) <= 350**2
+    polar_errors(z, u, h)
     assert torch.equal(h.real, h.real.mT)
     assert torch.equal(h.imag, -h.imag.mT)
     a = z.mH @ z
     # The triangle that is read, and its mirror image.
     a = a.tril() + a.tril(-1).mH
     a = mcf.complex(a.real, a.imag - torch.diag_embed(a.imag.diagonal()))
-    assert root_error(a, real_ones.square_root(a)) <= 600**2
+    root_errors(a, real_ones.square_root(a))
 
 
 def measured(out: Any) -> Any:

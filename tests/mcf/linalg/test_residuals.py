@@ -13,12 +13,12 @@ import torch
 
 import mcf
 from mcf.kernels.rotation import rotations as declaration
-from mcf.linalg import orthogonal_rows, qr_factors, residuals, rotations, singular
+from mcf.linalg import orthogonal_rows, qr_factors, spectral
 from mcf.linalg.number_kinds import COMPLEX, REAL, Real
 from mcf.linalg.parts import Components, each, identity, matrices, transpose
 from mcf.reductions.products import matmul
 from tests.helpers.matrices import uniform
-from tests.mcf.linalg import test_spectral as spectral
+from tests.mcf.linalg.test_spectral import svd_errors
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 F64 = torch.float64
@@ -55,7 +55,7 @@ def off_by(x: Components, i: int, j: int, units: float) -> Components:
 def test_what_rotations_may_leave(numbers: Real) -> None:
     """On both sides of each limit, by a quarter: rows lose half of what W W^H does."""
     m, w, x = diagonal(numbers)
-    own, off, cosine, drift, _ = residuals.LIMITS
+    own, off, cosine, drift, _ = orthogonal_rows.LIMITS
     lost = drift * float(torch.linalg.matrix_norm(m[0]))
     # Three rows: W W^H of a row that is longer by so much lacks twice as much.
     long = own * 3 / 2
@@ -66,10 +66,10 @@ def test_what_rotations_may_leave(numbers: Real) -> None:
         "drift": lambda f: (m, w, off_by(x, 2, 2, f * lost * 3)),
     }
     for name, case in cases.items():
-        assert bool(residuals.held(*case(0.75), numbers)), name
-        assert not bool(residuals.held(*case(1.25), numbers)), name
+        assert bool(orthogonal_rows.held(*case(0.75), numbers)), name
+        assert not bool(orthogonal_rows.held(*case(1.25), numbers)), name
     nothing = each(lambda c: c * torch.nan, x)
-    assert not bool(residuals.held(m, w, nothing, numbers))
+    assert not bool(orthogonal_rows.held(m, w, nothing, numbers))
 
 
 def test_what_a_basis_may_lack() -> None:
@@ -78,15 +78,15 @@ def test_what_a_basis_may_lack() -> None:
     y = each(torch.zeros_like, m)
     for k in range(3):
         y[0][0, k, k] = 1.0
-    lost = (residuals.LOST * 3 + residuals.MORE) * float(torch.linalg.matrix_norm(m[0]))
+    lost = (orthogonal_rows.LOST * 3 + orthogonal_rows.MORE) * float(torch.linalg.matrix_norm(m[0]))
     cases: list[Any] = [
-        lambda f: (m, w, sizes, off_by(y, 2, 2, f * residuals.BASIS / 2)),
-        lambda f: (m, w, sizes, off_by(y, 2, 1, f * residuals.BASIS)),
+        lambda f: (m, w, sizes, off_by(y, 2, 2, f * orthogonal_rows.BASIS / 2)),
+        lambda f: (m, w, sizes, off_by(y, 2, 1, f * orthogonal_rows.BASIS)),
         lambda f: (m, w, off_by_size(sizes, f * lost), y),
     ]
     for k, case in enumerate(cases):
-        assert bool(residuals.factored(*case(0.75))), k
-        assert not bool(residuals.factored(*case(1.25))), k
+        assert bool(orthogonal_rows.factored(*case(0.75))), k
+        assert not bool(orthogonal_rows.factored(*case(1.25))), k
 
 
 def off_by_size(sizes: Components, units: float) -> Components:
@@ -102,7 +102,7 @@ def test_rotations_that_lose_a_component_are_refused(
 ) -> None:
     a = deficient(numbers)
     right = declaration(2, numbers.parts).rotated
-    plain = rotations._plain
+    plain = orthogonal_rows._plain
 
     def lossy(algorithm: Any) -> Any:
         found = plain(algorithm)
@@ -116,13 +116,13 @@ def test_rotations_that_lose_a_component_are_refused(
 
         return less
 
-    assert bool(singular.decompose(a, numbers=numbers)[-1])
-    monkeypatch.setattr(rotations, "_plain", lossy)
+    assert bool(spectral.svd(a, numbers=numbers)[-1])
+    monkeypatch.setattr(orthogonal_rows, "_plain", lossy)
     # They stop: what is lost is made good by no rotation.
     monkeypatch.setattr(orthogonal_rows, "tolerance", lambda terms: 2.0**-49)
-    assert not bool(singular.decompose(a, numbers=numbers)[-1])
+    assert not bool(spectral.svd(a, numbers=numbers)[-1])
     monkeypatch.setattr(orthogonal_rows, "held", lambda m, *_: torch.ones(len(m[0])).bool())
-    assert bool(singular.decompose(a, numbers=numbers)[-1])
+    assert bool(spectral.svd(a, numbers=numbers)[-1])
 
 
 @pytest.mark.slow
@@ -135,9 +135,9 @@ def test_a_factorisation_that_loses_a_component_is_refused(monkeypatch: pytest.M
         assert q is not None
         return (q[0], torch.zeros_like(q[1])), r
 
-    assert bool(singular.decompose(a)[-1])
+    assert bool(spectral.svd(a)[-1])
     monkeypatch.setattr(qr_factors, "factor", lossy)
-    assert not bool(singular.decompose(a)[-1])
+    assert not bool(spectral.svd(a)[-1])
 
 
 @pytest.mark.slow
@@ -146,8 +146,8 @@ def test_a_factorisation_that_loses_a_component_is_refused(monkeypatch: pytest.M
 def test_tall_matrices(shape: tuple[int, int], terms: int) -> None:
     """Against exact arithmetic; 32 n u^terms is what `test_spectral` has of all."""
     with mcf.executor("auto" if terms < 4 else "torch"):
-        spectral.svd_errors(uniform(F64, terms, *shape))
-        spectral.svd_errors(transpose(uniform(F64, terms, *shape)))
+        svd_errors(uniform(F64, terms, *shape))
+        svd_errors(transpose(uniform(F64, terms, *shape)))
 
 
 def test_each_matrix_is_looked_at_alone() -> None:
@@ -156,5 +156,5 @@ def test_each_matrix_is_looked_at_alone() -> None:
     both = [tuple(torch.cat(p) for p in zip(m, m, strict=True))]
     both += [tuple(torch.cat(p) for p in zip(w, w, strict=True))]
     both += [tuple(torch.cat(p) for p in zip(x, bad, strict=True))]
-    assert residuals.held(*both).tolist() == [True, False]
-    assert bool(residuals.held(*(matrices(p, torch.tensor([0])) for p in both)))
+    assert orthogonal_rows.held(*both).tolist() == [True, False]
+    assert bool(orthogonal_rows.held(*(matrices(p, torch.tensor([0])) for p in both)))

@@ -15,48 +15,57 @@ from mcf.kernels import elimination, operations, reflection, rotation
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation_kernels
 from mcf.kernels.triton.panel_source import BARRIER
-from mcf.linalg import cholesky_factor, lu_factors, qr_factors, rotations, triangular
+from mcf.linalg import lu_factors, orthogonal_rows, qr_factors, triangular
+from mcf.linalg.number_kinds import COMPLEX, REAL, Real
 from tests.helpers.everyday import everyday
 from tests.mcf.linalg import test_loops
-from tests.mcf.linalg.test_loops import F64, SPECIAL, components, counted
+from tests.mcf.linalg.test_loops import (
+    CALLS,
+    F32,
+    F64,
+    SPECIAL,
+    SPECIAL_ROWS,
+    components,
+    counted,
+    of_kind,
+)
 
 
 def assert_same_bits(call: Callable[[], Any]) -> None:
     test_loops.assert_same_bits(call, "triton")
 
 
-CASES = everyday(
-    (
-        *(
-            (F64, 1, 4),
-            (F64, 2, 5),
-            (F64, 1, 7),
-            (F64, 3, 5),
-            (F64, 4, 4),
-            (F64, 1, 34),
-            (F64, 2, 34),
+REALS = [
+    *((F64, 1, (4, 6)), (F64, 2, (2, 5, 4)), (F64, 1, (7, 6)), (F64, 3, (5, 7)), (F64, 4, (4, 4))),
+    *((F64, 1, (34, 36)), (F64, 2, (34, 33)), (F32, 1, (5, 5)), (F32, 2, (2, 7, 6))),
+    *((torch.bfloat16, 1, (5, 5)), (torch.bfloat16, 2, (4, 6))),
+]
+COMPLEXES = [(F64, 1, (3, 3)), (F64, 2, (34, 34)), (F64, 4, (4, 4)), (F32, 2, (5, 5))]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "terms", "shape", "of"),
+    everyday(
+        [
+            (name, *case, of)
+            for name in CALLS
+            for of, cases in ((REAL, REALS), (COMPLEX, COMPLEXES))
+            for case in cases
+            if name != "qr"
+        ],
+        lambda name, _, terms, shape, of: (
+            shape == ((4, 6) if of is REAL else (3, 3))
+            and terms == 1
+            and (of is REAL or name == "lu")
         ),
-        *((torch.float32, 1, 5), (torch.float32, 2, 7), (torch.bfloat16, 1, 5)),
-        (torch.bfloat16, 2, 4),
     ),
-    lambda dtype, terms, size: (terms, size) == (1, 4),
 )
-
-
-@pytest.mark.parametrize(("dtype", "terms", "size"), CASES)
-def test_eliminations(dtype: torch.dtype, terms: int, size: int) -> None:
+def test_eliminations(
+    name: str, dtype: torch.dtype, terms: int, shape: tuple[int, ...], of: Real
+) -> None:
     """Fewer and more rows than columns, batches, a second panel, triangles of both kinds."""
-    for shape in ((size, size + 2), (2, size, size - 1)):
-        a = components(dtype, terms, *shape)
-        assert_same_bits(lambda a=a: lu_factors.factor(a))
-    assert_same_bits(lambda: lu_factors.factor(a, pivot=False))
-    a = operations.add(components(dtype, terms, 2, size, size), torch.eye(size, dtype=dtype) * 64)
-    assert_same_bits(lambda: cholesky_factor.factor(a))
-    b = components(dtype, terms, size, 19 if size == 5 else 3)
-    for upper, unit in ((False, False), (True, False), (True, True)):
-        flags = {"upper": upper, "unitriangular": unit}
-        assert_same_bits(lambda flags=flags: triangular.solve(a, b, **flags))
-    assert_same_bits(lambda: lu_factors.solved(a, a))
+    a = of_kind(components(dtype, terms, *shape), of)
+    assert_same_bits(lambda: CALLS[name](a, of))
 
 
 @pytest.mark.parametrize("name", everyday(SPECIAL, ["tied"]))
@@ -64,7 +73,7 @@ def test_special_pivots(name: str) -> None:
     leading = torch.tensor(SPECIAL[name], dtype=F64)
     a = (leading, torch.zeros_like(leading))
     assert_same_bits(lambda: lu_factors.factor(a))
-    assert_same_bits(lambda: cholesky_factor.factor(a))
+    assert_same_bits(lambda: triangular.cholesky(a))
 
 
 @pytest.mark.parametrize(
@@ -106,24 +115,15 @@ def test_rotations(terms: int, shape: tuple[int, int, int]) -> None:
     a = components(F64, terms, *shape)
     for width in sorted({shape[2], max(1, shape[2] - 3)}):
         assert_same_bits(
-            lambda width=width: rotations.orthogonalize(a, width, 2.0 ** (4 - 53 * terms))
+            lambda width=width: orthogonal_rows.orthogonalize(a, width, 2.0 ** (4 - 53 * terms))
         )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[0.0, -0.0], [0.0, 0.0]],
-        [[2.0**-251, 0.0], [1.0, 2.0**-300]],
-        [[1.0, 2.0], [torch.nan, -2.0]],
-        [[torch.inf, 2.0], [1.0, -2.0]],
-    ],
-    ids=["zeros", "vanishing", "not_a_number", "infinite"],
-)
-def test_special_rows(rows: list[list[float]]) -> None:
-    a = (torch.tensor(rows, dtype=F64)[None],)
-    assert_same_bits(lambda: rotations.orthogonalize(a, 2, 2.0**-49))
+@pytest.mark.parametrize("name", SPECIAL_ROWS)
+def test_special_rows(name: str) -> None:
+    a = (torch.tensor(SPECIAL_ROWS[name], dtype=F64)[None],)
+    assert_same_bits(lambda: orthogonal_rows.orthogonalize(a, 2, 2.0**-49))
 
 
 def test_a_panel_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_panel_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         names = ("eliminate", "reflect", "rotate", "run", "product")
         calls = counted(monkeypatch, names)
         lu_factors.factor(a)
-        rotations.orthogonalize(tuple(c[None] for c in a), 3, 2.0**-49)
+        orthogonal_rows.orthogonalize(tuple(c[None] for c in a), 3, 2.0**-49)
         qr_factors._panel(tuple(c.clone() for c in a), slice(0, 3))
     assert calls == ["eliminate", "rotate", "reflect"]
 
@@ -213,7 +213,9 @@ def test_the_comparison_rejects(
     calls: dict[str, Callable[[], Any]] = {
         "lu": lambda: lu_factors.factor(tied),
         "reflection": lambda: qr_factors.factor(components(F64, 2, 7, 2)),
-        "rotations": lambda: rotations.orthogonalize(components(F64, 1, 1, 2, 6), 6, 2.0**-49),
+        "rotations": lambda: orthogonal_rows.orthogonalize(
+            components(F64, 1, 1, 2, 6), 6, 2.0**-49
+        ),
     }
     with pytest.raises(AssertionError):
         assert_same_bits(calls[kind])

@@ -20,7 +20,7 @@ import torch
 from mcf.kernels import operations
 from mcf.kernels.decomposition import DONE, LEFT
 from mcf.kernels.numba.loops.matrices import decomposition
-from mcf.linalg import eigen, residuals, singular, whole
+from mcf.linalg import orthogonal_rows, spectral
 from mcf.linalg.parts import Components, each, padded, transpose
 from tests.helpers.everyday import everyday
 from tests.mcf.linalg.test_loops import F64, ROWS, components
@@ -43,9 +43,9 @@ def compared(a: Components) -> None:
     """Both decompositions, of either triangle, with vectors and without."""
     if a[0].shape[-1] == a[0].shape[-2]:
         for upper in (False, True):
-            same(eigen.decompose(a, upper), eigen._decompose(a, upper))
+            same(spectral.eigh(a, upper), spectral._eigh(a, upper))
     for full, vectors in ((False, True), (True, True), (False, False)):
-        same(singular.decompose(a, full, vectors), singular._decompose(a, full, vectors))
+        same(spectral.svd(a, full, vectors), spectral._svd(a, full, vectors))
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def test_special_values(name: str) -> None:
     n = len(a[0])
     beside = components(F64, 2, n, n)
     both = tuple(torch.stack(pair) for pair in zip(beside, a, beside, strict=True))
-    found = eigen.decompose(both)
+    found = spectral.eigh(both)
     for k, each_ in enumerate((beside, a, beside)):
-        alone = eigen._decompose(each_, False)
+        alone = spectral._eigh(each_, False)
         assert bool(found[2][k]) == bool(alone[2])
         if alone[2]:
             same([each(lambda c, k=k: c[k], x) for x in found[:2]], alone[:2])  # type: ignore[misc]
@@ -133,7 +133,7 @@ def test_what_is_left(ends: list[int]) -> None:
     odd = plain([[1.0, 2.0], [2.0, 5.0]])
     odd[1][0, 0] = 1.0
     for a in (odd, plain(SPECIAL["subnormal"]), plain(BROKEN["infinite"])):
-        eigen.decompose(a)
+        spectral.eigh(a)
     assert set(ends) == {LEFT}
 
 
@@ -173,12 +173,12 @@ def test_what_is_looked_at(
     name: str, limit: str, value: float, ends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop refuses what operations on tensors refuse; each limit alone, near what is found."""
-    limits = residuals.LIMITS._replace(**{limit: value})
-    for module in (residuals, whole):
+    limits = orthogonal_rows.LIMITS._replace(**{limit: value})
+    for module in (orthogonal_rows, spectral):
         monkeypatch.setattr(module, "LIMITS", limits)
     symmetric, a = few(name)
-    wanted = eigen._decompose(a, False) if symmetric else singular._decompose(a, False, False)
-    found = eigen.decompose(a) if symmetric else singular.decompose(a, False, False)
+    wanted = spectral._eigh(a, False) if symmetric else spectral._svd(a, False, False)
+    found = spectral.eigh(a) if symmetric else spectral.svd(a, False, False)
     assert 0 < int(wanted[-1].sum()) < 20
     assert [state == DONE for state in ends[-20:]] == wanted[-1].tolist()
     assert torch.equal(found[-1], wanted[-1])
@@ -189,8 +189,8 @@ def looked_at(name: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     symmetric, a = few(name)
     a, seen = each(lambda c: c[:1], a), []
     # What is compared as if nothing were left: a limit of 0.
-    limits = residuals.LIMITS._replace(**{limit: 0})
-    real = residuals.below
+    limits = orthogonal_rows.LIMITS._replace(**{limit: 0})
+    real = orthogonal_rows.below
 
     def below(x: Components, factor: float, m: Components, numbers: Any) -> torch.Tensor:
         if factor == 0:
@@ -198,9 +198,9 @@ def looked_at(name: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> tuple[C
         return real(x, factor, m, numbers)
 
     with monkeypatch.context() as patched:
-        patched.setattr(residuals, "LIMITS", limits)
-        patched.setattr(residuals, "below", below)
-        eigen._decompose(a, False) if symmetric else singular._decompose(a, False, False)
+        patched.setattr(orthogonal_rows, "LIMITS", limits)
+        patched.setattr(orthogonal_rows, "below", below)
+        spectral._eigh(a, False) if symmetric else spectral._svd(a, False, False)
     return a, seen[-1]
 
 
@@ -224,16 +224,16 @@ def test_the_limit_from_which_on_a_matrix_is_held(
     symmetric, rows = name == "close", min(a[0].shape[1:])
 
     def held(words: int) -> bool:
-        limits = residuals.LIMITS._replace(**{limit: words / 2**20})
-        for module in (residuals, whole):
+        limits = orthogonal_rows.LIMITS._replace(**{limit: words / 2**20})
+        for module in (orthogonal_rows, spectral):
             monkeypatch.setattr(module, "LIMITS", limits)
         if in_one_call:
-            eigen.decompose(a) if symmetric else singular.decompose(a, False, False)
+            spectral.eigh(a) if symmetric else spectral.svd(a, False, False)
             return ends[-1] == DONE
-        found = eigen._decompose(a, False) if symmetric else singular._decompose(a, False, False)
+        found = spectral._eigh(a, False) if symmetric else spectral._svd(a, False, False)
         return bool(found[-1].all())
 
-    low, high = 1, int(getattr(residuals.LIMITS, limit) * 2**20)
+    low, high = 1, int(getattr(orthogonal_rows.LIMITS, limit) * 2**20)
     assert held(high)
     assert not held(low)
     while high - low > 1:
@@ -250,7 +250,7 @@ def test_the_limit_from_which_on_a_matrix_is_held(
 
 def test_values_without_vectors_of_zeros(ends: list[int]) -> None:
     a = plain([[0.0, 0.0], [0.0, 0.0]])
-    same(singular.decompose(a, False, False), singular._decompose(a, False, False))
+    same(spectral.svd(a, False, False), spectral._svd(a, False, False))
     assert ends == [DONE]
     compared(a)
     assert LEFT in ends
@@ -274,7 +274,7 @@ def test_none() -> None:
     for shape in ((0, 3, 3), (2, 0, 0), (0, 0)):
         compared(components(F64, 2, *shape))
     for shape in ((0, 3), (3, 0)):
-        singular.decompose(components(F64, 2, *shape))
+        spectral.svd(components(F64, 2, *shape))
 
 
 def test_threads_share_a_batch() -> None:
@@ -285,7 +285,7 @@ def test_threads_share_a_batch() -> None:
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append((eigen.decompose(a), singular.decompose(a)))
+            found.append((spectral.eigh(a), spectral.svd(a)))
     finally:
         torch.set_num_threads(before)
     for one, two in zip(*found, strict=True):
@@ -295,14 +295,14 @@ def test_threads_share_a_batch() -> None:
 def test_calls_at_once_have_memory_of_their_own() -> None:
     first = components(F64, 2, 6, 6)
     operands = [each(lambda c, k=k: c * (k + 1.0), first) for k in range(4)]  # type: ignore[misc]
-    wanted = [eigen._decompose(a, False) for a in operands]
+    wanted = [spectral._eigh(a, False) for a in operands]
     start, wrong = threading.Barrier(len(operands)), []
 
     def work(k: int) -> None:
         start.wait()
         try:
             for _ in range(50):
-                same(eigen.decompose(operands[k]), wanted[k])
+                same(spectral.eigh(operands[k]), wanted[k])
         except AssertionError as error:
             wrong.append(error)
 
@@ -316,11 +316,11 @@ def test_calls_at_once_have_memory_of_their_own() -> None:
 
 def test_sweeps_in_expansions_are_fetched_where_they_are_needed(ends: list[int]) -> None:
     """What corrections leave is finished by the same call, once the loop is there."""
-    whole._prepared.cache_clear()
+    spectral._prepared.cache_clear()
     a = plain(ROWS["close"])
-    same(eigen.decompose(a), eigen._decompose(a, False))
+    same(spectral.eigh(a), spectral._eigh(a, False))
     assert ends[-1] == DONE
 
 
 def test_larger_matrices_have_no_loop() -> None:
-    assert whole.prepared(True, 2, 1, (49, 49)) is None
+    assert spectral.prepared(True, 2, 1, (49, 49)) is None

@@ -27,8 +27,8 @@ from mcf.reductions import sum as total
 aten = torch.ops.aten
 
 
-def _matrix(name: str, a: Tensor, square: bool = False) -> None:
-    if a.dim() < 2:
+def _matrix(name: str, a: Any, square: bool = False) -> None:
+    if a.ndim < 2:
         raise RuntimeError(
             f"linalg.{name}: The input tensor A must have at least 2 dimensions, got shape "
             f"{list(a.shape)}"
@@ -40,13 +40,40 @@ def _matrix(name: str, a: Tensor, square: bool = False) -> None:
         )
 
 
-def _right_side(name: str, a: Tensor, b: Tensor, left: bool) -> None:
+def _right_side(name: str, a: Any, b: Any, left: bool = True) -> None:
     _matrix(name, a, square=True)
-    if b.dim() < 2 or a.shape[-1] != b.shape[-2 if left else -1]:
+    if b.ndim < 2 or a.shape[-1] != b.shape[-2 if left else -1]:
         order = "AX = B" if left else "XA = B"
         raise RuntimeError(
             f"linalg.{name}: Incompatible shapes of A and B for the equation {order}: "
             f"{list(a.shape)} and {list(b.shape)}"
+        )
+
+
+def _is_vector(a: Any, b: Any) -> bool:
+    """Return whether B is a vector or a batch of vectors, as PyTorch decides it."""
+    return bool(b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1]))
+
+
+def _sides(a: Any, b: Any, left: bool) -> bool:
+    """Return whether B is a vector, after refusing systems whose shapes do not fit."""
+    if not _is_vector(a, b):
+        _right_side("solve", a, b, left)
+        return False
+    _matrix("solve", a, square=True)
+    if b.shape[-1] != a.shape[-1]:
+        raise RuntimeError(
+            f"linalg.solve: Incompatible shapes of A and B for the equation AX = B: "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
+    return True
+
+
+def _qr_mode(mode: str) -> None:
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
+            "'r', or 'complete'"
         )
 
 
@@ -57,6 +84,7 @@ def _padded(a: Any, b: Any) -> tuple[Components, ...]:
 
 
 def _raise(name: str, info: Tensor, wanted: bool) -> None:
+    """Raise PyTorch's error if a factorisation failed."""
     if wanted:
         torch._linalg_check_errors(info, f"linalg.{name}", is_matrix=info.dim() == 0)
 
@@ -105,28 +133,21 @@ def lu_solve(
     """Return X with A X = B from the factors of A."""
     _right_side("lu_solve", factors, b, left)
     a, right = _padded(factors, b)
-    return wrap(operators.lu_solve(a, pivots, right, left=left, adjoint=adjoint))
+    [x] = operators.lu_solve(a, pivots, right, left, adjoint)
+    return wrap(x)
 
 
 @implements(aten._linalg_solve_ex.default)
 def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
     """Return X with A X = B, the factors of A, pivots and info."""
-    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
-    if not vector:
-        _right_side("solve", a, b, left)
-    _matrix("solve", a, square=True)
-    if vector and b.shape[-1] != a.shape[-1]:
-        raise RuntimeError(
-            f"linalg.solve: Incompatible shapes of A and B for the equation AX = B: "
-            f"{list(a.shape)} and {list(b.shape)}"
-        )
+    vector = _sides(a, b, left)
     x, y = _padded(a, b)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
     if left or vector:
-        solution, (factors, pivots, info) = operators.solve(x, y)
+        solution, factors, pivots, info = operators.solve(x, y)
     else:
-        factors, pivots, info = operators.lu_factor(x)
-        solution = operators.lu_solve(factors, pivots, y, left=False)
+        factors, pivots, info = operators.lu_factor(x, True)
+        [solution] = operators.lu_solve(factors, pivots, y, False, False)
     _raise("solve_ex", info, check_errors)
     solution = each(lambda c: c.squeeze(-1), solution) if vector else solution
     return wrap(solution), wrap(factors), pivots, info
@@ -137,7 +158,7 @@ def inv_ex(a: MCFTensor, *, check_errors: bool = False) -> Any:
     """Return the inverse and info."""
     _matrix("inv", a, square=True)
     eye = identity(a.components, a.shape[-1])
-    inverse, (_, _, info) = operators.solve(a.components, eye)
+    inverse, _, _, info = operators.solve(a.components, eye)
     _raise("inv_ex", info, check_errors)
     return wrap(inverse), info
 
@@ -151,14 +172,14 @@ def _determinant_matrix(name: str, a: MCFTensor) -> Components:
 @implements(aten._linalg_det.default)
 def linalg_det(a: MCFTensor) -> Any:
     """Return the determinant, and the LU factors and pivots."""
-    found, (factors, pivots, _) = operators.det(_determinant_matrix("det", a))
+    found, factors, pivots, _ = operators.det(_determinant_matrix("det", a))
     return wrap(found), wrap(factors), pivots
 
 
 @implements(aten._linalg_slogdet.default)
 def slogdet(a: MCFTensor) -> Any:
     """Return the determinant's sign and log of its absolute value, the LU factors and pivots."""
-    factors, pivots, _ = operators.lu_factor(_determinant_matrix("slogdet", a))
+    factors, pivots, _ = operators.lu_factor(_determinant_matrix("slogdet", a), True)
     diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
     negative = torch.signbit(diagonal[0])
     size = each(lambda c: torch.where(negative, -c, c), diagonal)
@@ -180,11 +201,7 @@ def cholesky_ex(a: MCFTensor, *, upper: bool = False, check_errors: bool = False
 def qr_(a: MCFTensor, mode: str = "reduced") -> Any:
     """Return Q and R; an empty Q for mode "r"."""
     _matrix("qr", a)
-    if mode not in ("reduced", "complete", "r"):
-        raise RuntimeError(
-            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
-            "'r', or 'complete'"
-        )
+    _qr_mode(mode)
     q, r = operators.qr(a.components, mode)
     return wrap(each(lambda c: c.new_empty(0), r) if q is None else q), wrap(r)
 
@@ -411,4 +428,5 @@ def ldl_solve(factors: Any, pivots: Tensor, b: Any, *, hermitian: bool = False) 
     """Return X with A X = B from the LDL factors of A."""
     _right_side("ldl_solve", factors, b, left=True)
     x, y = _padded(factors, b)
-    return wrap(operators.ldl_solve(x, pivots, y))
+    [found] = operators.ldl_solve(x, pivots, y)
+    return wrap(found)

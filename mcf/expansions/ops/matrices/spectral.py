@@ -5,6 +5,7 @@ PyTorch has polar decompositions and square roots of matrices since version 2.14
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,12 +15,12 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from mcf.expansions.dispatch.recorded import watched
 from mcf.expansions.dispatch.registry import UnsupportedError, implements
 from mcf.expansions.launch.matrices import exponential
-from mcf.expansions.ops.matrices.linalg import _matrix, _padded
+from mcf.expansions.ops.matrices.linalg import _is_vector, _matrix, _padded
 from mcf.expansions.tensor import MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
-from mcf.linalg import least_squares, triangular
 from mcf.linalg import opaque_decompositions as operators
+from mcf.linalg import qr_factors, triangular
 from mcf.linalg.parts import Components, each, identity, transpose, where
 from mcf.reductions import sum as total
 from mcf.reductions.products import matmul
@@ -57,10 +58,9 @@ def svd(
     """Return U, descending singular values, and V^T."""
     _matrix("svd", a)
     refuse_driver(driver)
-    u, values, vt = operators.svd(a.components, full_matrices, compute_uv)
-    if u is None or vt is None:
-        return _nothing(values), wrap(values), _nothing(values)
-    return wrap(u), wrap(values), wrap(vt)
+    values, *vectors = operators.svd(a.components, full_matrices, compute_uv)
+    u, vt = map(wrap, vectors) if vectors else (_nothing(values), _nothing(values))
+    return u, wrap(values), vt
 
 
 def _threshold(a: Any, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
@@ -127,7 +127,7 @@ def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = 
         left, values, right = (x.components for x in svd(a))
     large = kept(a, values[0], atol, rtol)
     eye = identity(a.components, a.shape[-2])
-    return wrap(least_squares.from_singular_values(left, values, right, large, eye))
+    return wrap(qr_factors.from_singular_values(left, values, right, large, eye))
 
 
 @implements(aten.linalg_matrix_exp.default)
@@ -136,10 +136,22 @@ def matrix_exp(a: MCFTensor) -> MCFTensor:
     _matrix("matrix_exp", a, square=True)
     # PyTorch's derivative also calls this operator, with a block matrix.
     found = None if watched() else exponential(a)
-    return wrap(operators.matrix_exp(a.components)) if found is None else found
+    return wrap(operators.matrix_exp(a.components)[0]) if found is None else found
 
 
 _DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
+
+
+def _fits(a: Any, b: Any) -> bool:
+    """Return whether B is a vector, after refusing shapes that do not fit in `lstsq`."""
+    vector = _is_vector(a, b)
+    rows = b.shape[-1] if vector else b.shape[-2] if b.ndim > 1 else -1
+    if rows != a.shape[-2]:
+        raise RuntimeError(
+            "torch.linalg.lstsq: input.size(-2) should match other.size(-2), got shapes "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
+    return vector
 
 
 @implements(aten.linalg_lstsq.default)
@@ -151,19 +163,11 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = No
             "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss) "
             f"or None, got {driver}"
         )
-    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
-    rows = b.shape[-1] if vector else b.shape[-2] if b.dim() > 1 else -1
-    if rows != a.shape[-2]:
-        raise RuntimeError(
-            "torch.linalg.lstsq: input.size(-2) should match other.size(-2), got shapes "
-            f"{list(a.shape)} and {list(b.shape)}"
-        )
+    vector = _fits(a, b)
     x, y = _padded(a, b)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
     m, n = a.shape[-2:]
-    found = _lstsq(list(x), list(y), rcond, driver)
-    terms = len(x)
-    solution, rank, values = tuple(found[:terms]), found[terms], tuple(found[terms + 1 :])
+    solution, values, rank = _lstsq(x, y, rcond, driver)
     residuals = each(lambda c: c.new_empty(0), x)
     full = driver == "gels" or (driver in ("gelsd", "gelss") and bool((rank == n).all()))
     if m > n and full:
@@ -177,19 +181,19 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = No
 
 def _solved(
     a: MCFTensor, b: Components, rcond: float | None, driver: str | None
-) -> tuple[Components, Tensor, Components]:
-    """Return solution, rank and singular values; the last two are empty where PyTorch's are."""
+) -> tuple[Components, Components, Tensor]:
+    """Return solution, singular values and rank; the last two are empty where PyTorch's are."""
     none = torch.empty(0, dtype=torch.int64, device=a.device)
     nothing = each(lambda c: c.new_empty(0), a.components)
     least = max(a.shape[-2:]) * 2 * float(format_of(a.dtype).u ** a.terms)
     if driver in (None, "gels"):
-        solution, ratio = least_squares.solve(a.components, b)
+        solution, ratio = qr_factors.least_squares(a.components, b)
         short = ratio.double() <= (least if driver is None else 0.0)
         if not bool(short.any()):
             if driver == "gels":
-                return solution, none, nothing
+                return solution, nothing, none
             rank = torch.full(a.shape[:-2], min(a.shape[-2:]), device=a.device)
-            return solution, rank, nothing
+            return solution, nothing, rank
         if driver == "gels":
             raise LinAlgError(
                 "torch.linalg.lstsq: The least squares solution could not be computed because the "
@@ -198,37 +202,29 @@ def _solved(
             )
     left, values, right = (x.components for x in svd(a))
     large = kept(a, values[0], None, rcond)
-    found = least_squares.from_singular_values(left, values, right, large, b)
+    found = qr_factors.from_singular_values(left, values, right, large, b)
     rank = large.sum(-1)
     if driver is None:
         found = where(short[..., None, None], found, solution)
         rank = torch.where(short, rank, min(a.shape[-2:]))
-    return found, rank, values if driver in ("gelsd", "gelss") else nothing
-
-
-def _lstsq_run(
-    a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
-) -> list[Tensor]:
-    solution, rank, values = _solved(wrap(tuple(a)), tuple(b), rcond, driver)
-    return [*(c.contiguous() for c in solution), rank.contiguous(), *values]
+    return found, values if driver in ("gelsd", "gelss") else nothing, rank
 
 
 def _lstsq_shapes(
     a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
-) -> list[Tensor]:
-    batch = triangular.broadcast(tuple(a), tuple(b))
+) -> list[Sequence[int]]:
     *own, m, n = a[0].shape
-    solution = [c.new_empty([*batch, n, b[0].shape[-1]]) for c in a]
-    rank = a[0].new_empty([0] if driver == "gels" else own, dtype=torch.int64)
-    with_values = driver in ("gelsd", "gelss")
-    values = [c.new_empty([*own, min(m, n)] if with_values else [0]) for c in a]
-    return [*solution, rank, *values]
+    batch = triangular.broadcast(tuple(a), tuple(b))
+    values = [*own, min(m, n)] if driver in ("gelsd", "gelss") else [0]
+    return [(*batch, n, b[0].shape[-1]), values, [0] if driver == "gels" else own]
 
 
-_lstsq = operators.operator(
-    "lstsq(Tensor[] a, Tensor[] b, float? rcond, str? driver) -> Tensor[]",
-    _lstsq_run,
+_lstsq = operators.decomposition(
+    "lstsq(Tensor[] a, Tensor[] b, float? rcond, str? driver)",
+    lambda a, b, rcond, driver: _solved(wrap(tuple(a)), tuple(b), rcond, driver),
     _lstsq_shapes,
+    integers=1,
+    dtype=torch.int64,
 )
 
 
