@@ -23,7 +23,7 @@ from mcf.expansions.dispatch.torch_functions import forward
 from mcf.expansions.dispatch.widening import fitted, roomy
 from mcf.expansions.ops.arithmetic.constants import in_format, row_scale, scaled_number
 from mcf.expansions.ops.nn.losses import loss
-from mcf.expansions.tensor import MCFTensor
+from mcf.expansions.tensor import MCFTensor, broadcast
 from mcf.kernels.row_tasks import along
 
 aten = torch.ops.aten
@@ -162,7 +162,7 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out:
 @implements(F.cosine_similarity, torch.cosine_similarity)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Return <x1, x2> / (max(|x1|, eps) max(|x2|, eps)) of the broadcast operands."""
-    x1, x2 = torch.broadcast_tensors(x1, x2)
+    x1, x2 = broadcast(x1, x2)
     return fitted((_directed(x1, 2, dim, eps) * _directed(x2, 2, dim, eps)).sum(dim), x1, x2)
 
 
