@@ -17,8 +17,9 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import mcf
+from mcf.bounds import bound
 from mcf.expansions.dispatch import registry as dispatch
+from mcf.expansions.tensor import MCFTensor
 from mcf.kernels import fold as folds
 from mcf.kernels import registry
 from mcf.kernels.bind import PRIMITIVE_NAMES, Algorithm
@@ -27,7 +28,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.executor import Executor
 from mcf.kernels.fold import Fold
 
-_ROOT = Path(mcf.kernels.__file__).parents[1]
+_ROOT = Path(folds.__file__).parents[1]
 # Operators of torch whose bound has another name.
 _BOUNDS = {"mm": "matmul", "bmm": "matmul", "linalg_vector_norm": "norm"}
 
@@ -193,13 +194,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.steps: list[Step] = []
-        self._operands: list[mcf.MCFTensor] = []
+        self._operands: list[MCFTensor] = []
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         given = [*args, *(kwargs or {}).values()]
-        x = next((x for x in tree_leaves(given) if isinstance(x, mcf.MCFTensor)), None)
+        x = next((x for x in tree_leaves(given) if isinstance(x, MCFTensor)), None)
         if x is None:
             return func(*args, **(kwargs or {}))
         found = dispatch.OPERATORS.get(func) or dispatch.ALIASING.get(func)
@@ -265,7 +266,7 @@ def _format(x: Any) -> str:
     if not isinstance(x, Tensor):
         return str(x)
     shown = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
-    return f"{shown} of {x.terms} components" if isinstance(x, mcf.MCFTensor) else shown
+    return f"{shown} of {x.terms} components" if isinstance(x, MCFTensor) else shown
 
 
 def _primitive(function: Any) -> bool:
@@ -288,14 +289,14 @@ def _order() -> str:
     return f"{', '.join(sizes)}\n{text[text.index('1. ') :].strip()}"
 
 
-def _bound(name: str, x: mcf.MCFTensor, kernels: Sequence[Kernel]) -> Guarantee | None:
+def _bound(name: str, x: MCFTensor, kernels: Sequence[Kernel]) -> Guarantee | None:
     """Return `mcf.bound` of an operator of torch; None where it has no answer."""
     name = name.split(".")[1].strip("_")
     name = _BOUNDS.get(name, name)
     lengths = [k.length for k in kernels if isinstance(k.declaration, Fold)]
     for count in (None, *lengths[:1]):
         with contextlib.suppress(ValueError):
-            return mcf.bound(name, x.terms, x.dtype, count=count)
+            return bound(name, x.terms, x.dtype, count=count)
     return None
 
 

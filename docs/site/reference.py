@@ -30,6 +30,7 @@ GROUPS = {
     "mcf.polynomials": "Sums and products",
     "mcf.transforms": "Error-free transforms",
     "mcf.bounds": "Bounds",
+    "mcf.explaining": "Bounds",
     "mcf.fusion": "Executors and compilation",
     "mcf.kernels": "Executors and compilation",
     "mcf.optim.rules": "Optimizers",

@@ -187,12 +187,12 @@ class Halves(Launcher):
             own = [
                 [*rest[:grads], rest[-1], t] for (_, *rest), t in zip(rows[part], made, strict=True)
             ]
-            some = table.params[part], own, before[part], table.live, table.first[part]
+            some = table.params[part], own, _lines(before, part), table.live, table.first[part]
             opaque_operator.update(self.first, *some)
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]
-            some = table.params[part], own, after[part], table.live, table.first[part]
+            some = table.params[part], own, _lines(after, part), table.live, table.first[part]
             return opaque_operator.update(self.second, *some)
 
         params = [row[0] for row in rows]
@@ -251,6 +251,11 @@ class Halves(Launcher):
         if found.stride() == p.stride():
             return found.to(self._orthogonal)
         return torch.empty_like(p, dtype=self._orthogonal).copy_(found)
+
+
+def _lines(table: Tensor, part: slice) -> Tensor:
+    # Not `table[part]`, which needs the device where a fake tensor only names one.
+    return table.narrow(0, part.start, part.stop - part.start)
 
 
 class DirectHalves:

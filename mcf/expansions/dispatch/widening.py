@@ -87,24 +87,23 @@ def widened(
     if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
     given = [*args, *kwargs.values()]
-    if _AS_THEY_ARE.issuperset(map(type, given)):
-        # The type's own attribute would call `__torch_function__`.
-        formats = {x.__dict__["_c0"].dtype for x in given if type(x) is MCFTensor}
-        if len(formats) < 2:
-            return args, kwargs
-    # `is_floating_point` of an expansion would call `__torch_function__`.
+    # `dtype` and `is_floating_point` of an expansion would call `__torch_function__`.
+    formats = {x.__dict__["_c0"].dtype for x in given if isinstance(x, MCFTensor)}
+    if not formats or (len(formats) == 1 and _AS_THEY_ARE.issuperset(map(type, given))):
+        return args, kwargs
     floats = [
         x
         for x in given
-        if type(x) is MCFTensor or (isinstance(x, Tensor) and x.is_floating_point())
+        if isinstance(x, MCFTensor) or (isinstance(x, Tensor) and x.is_floating_point())
     ]
-    if not any(isinstance(x, MCFTensor) for x in floats):
+    if len(formats) == 1 and all(isinstance(x, MCFTensor) for x in floats):
         return args, kwargs
     dtype, terms = result_format(*floats)
 
     def wide(x: Any) -> Any:
         if isinstance(x, MCFTensor):
-            return x if x.dtype is dtype else reformat(x, dtype, terms)
+            # Next to a wider plain tensor an expansion, and its gradient, keep their range.
+            return x if len(formats) == 1 or x.dtype is dtype else reformat(x, dtype, terms)
         plain = isinstance(x, Tensor) and x.is_floating_point()
         return reformat(x, dtype, terms) if plain else x
 

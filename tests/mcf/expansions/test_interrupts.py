@@ -46,8 +46,7 @@ def test_no_number_is_half_written(name: str, count: int) -> None:
 
 
 def test_no_number_that_a_kernel_lacks_is_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    # At several times, each of which is computed in few calls here.
-    monkeypatch.setattr(writing, "CHUNK", 512)
+    # Computed in one call here.
     monkeypatch.setattr(writing, "apply", lambda name, x: x)
     _interrupt(lambda o, y: torch.sin(y, out=o), 2048, 2.0**200)
 
