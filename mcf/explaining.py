@@ -151,7 +151,7 @@ class Explanation:
         with registry.executor("triton"), gpu_launches() as found:
             self._call()
         if not found:
-            raise ValueError("the call launches no Triton kernel on tensors of the CPU")
+            raise ValueError("the call launches no Triton kernel")
         return [*dict.fromkeys(map(text, found))]
 
 

@@ -86,7 +86,7 @@ def launch(
     *arguments: Any,
     few: bool = False,
     **constants: int,
-) -> None:
+) -> Any:
     """Launch a kernel on a device; a CPU means Triton's interpreter.
 
     Args:
@@ -96,7 +96,10 @@ def launch(
         arguments: the kernel's arguments.
         few: see `options`.
         constants: the kernel's arguments that are known when it is compiled.
+
+    Returns:
+        What Triton compiled, None in the interpreter.
     """
     given = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
     with current(device) as (dialect, target):
-        build(dialect)[(programs,)](*given, **constants, **options(target, few))
+        return build(dialect)[(programs,)](*given, **constants, **options(target, few))

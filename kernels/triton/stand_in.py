@@ -76,6 +76,8 @@ def compile_launch(
 def gpu_launches(run: bool = True) -> Iterator[list[Any]]:
     """Compile each launch on a CPU for a GPU as well; yield what was compiled, launch by launch.
 
+    A launch on a GPU runs and is listed too.
+
     Args:
         run: whether the launches also run in the interpreter, for code that reads their results.
     """
@@ -90,11 +92,15 @@ def gpu_launches(run: bool = True) -> Iterator[list[Any]]:
         *arguments: Any,
         few: bool = False,
         **constants: int,
-    ) -> None:
-        if device.type == "cpu":
+    ) -> Any:
+        cpu, launched = device.type == "cpu", None
+        if cpu:
             found.append(compile_launch(build, arguments, few, constants))
-        if run or device.type != "cpu":
-            interpret(device, build, programs, *arguments, few=few, **constants)
+        if run or not cpu:
+            launched = interpret(device, build, programs, *arguments, few=few, **constants)
+        if not cpu:
+            found.append(launched)
+        return launched
 
     launching.launch = launch
     try:

@@ -19,7 +19,7 @@ registry = package("timm", "timm.optim._optim_factory")
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """As docs/timm.md registers them; the registry is one for the process."""
+    """As docs/how_to/timm.md registers them; the registry is one for the process."""
     names = ("mcfadamw", "mcflion")
     for name, cls in zip(names, (mcf.optim.AdamW, mcf.optim.Lion), strict=True):
         info = optim.OptimInfo(

@@ -111,7 +111,7 @@ def test_schedule_free_is_told_to_evaluate(tmp_path: Path) -> None:
 
 
 def test_metrics_in_its_log(tmp_path: Path) -> None:
-    """As docs/huggingface.md shows it: `Trainer.log` takes the flat metrics."""
+    """As docs/how_to/transformers.md shows it: `Trainer.log` takes the flat metrics."""
 
     class Logged(transformers.Trainer):
         def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

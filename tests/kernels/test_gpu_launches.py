@@ -225,3 +225,10 @@ def test_launches_of_the_default_tests_compile() -> None:
     )
     assert run.returncode == 0, run.stdout[-10_000:]
     assert " passed" in run.stdout
+
+
+def test_launches_on_a_gpu_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "launch", lambda *given, **named: "compiled")
+    with gpu_launches(run=False) as launches:
+        assert launching.launch(torch.device("cuda"), lambda dialect: None, 1) == "compiled"
+    assert launches == ["compiled"]

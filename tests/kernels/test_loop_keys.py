@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from mcf.kernels import operators
+from mcf.kernels import fold, operators
 from mcf.kernels.algorithms import transforms
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP16, FP32, FP64
 from mcf.kernels.numba.cache import keys
+from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.compile.loop import Loop
-from mcf.kernels.numba.loops import element_loops
+from mcf.kernels.numba.loops import element_loops, fold_loops
 from mcf.kernels.numba.runtime import processor
 
 FORMULAS = """
@@ -117,6 +118,16 @@ def test_declarations() -> None:
         operators.kernel(operators.TWO_SUM, FP32),
     ]
     assert len({parts(s) for s in (spec, *others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("name", ["BLOCK", "CHUNK", "GROUP", "LANES", "STEP"])
+def test_constants_of_other_files_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "native", lambda parts, make: keys.key(*parts))
+    spec = fold.sum_fold(FP64, 2, 2)
+    before = fold_loops._loop.__wrapped__(spec, "sum").native()
+    assert fold_loops._loop.__wrapped__(spec, "sum").native() == before
+    monkeypatch.setattr(fold_loops, name, 2 * getattr(fold_loops, name))
+    assert fold_loops._loop.__wrapped__(spec, "sum").native() != before
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from mcf.kernels.numba.compile import loop as loops
 from mcf.kernels.numba.compile import stored
 from mcf.kernels.numba.compile.language import nothing
 
-# Elements whose terms are added in registers before they are added in float64.
+# Iterations whose terms are added in registers before they are added in float64. An iteration is of
+# one element, or of two packed ones.
 CHUNK = 4096
 
 _kernels: dict[Elementwise, Loop] = {}
@@ -57,7 +58,7 @@ def elements(item, addresses, rows, starts, stops, scalars):
 def summed_elements(item, addresses, rows, starts, stops, scalars, sums):
     """Run the kernel on one item, and write its sums.
 
-    The order of the sums of CHUNK elements depends on the processor's vectors only.
+    The order of the sums over CHUNK elements depends on the processor's vectors only.
     """
     row, last = number(rows, item), number(stops, item)
     given, totals = advance(addresses, row * FIELDS), ZEROS
@@ -120,7 +121,7 @@ def loop_of(spec: Elementwise) -> loops.Loop:
 
     # Vectors of 512 bits pay for more than 16-bit numbers alone. A count is exact in any chunks.
     names = {} if wide else {"prefer_wide_vectors": nothing}
-    names |= {"FIELDS": len(spec.fields), "CHUNK": 1 << 62 if spec.long else CHUNK}
+    names |= {"FIELDS": len(spec.fields), "CHUNK": 1 << 62 if spec.long else CHUNK << spec.packed}
     function = elements if spec.sums is None else summed_elements
     operands = [(FP64, FP64, spec.sum_count)]
     return loops.Loop(

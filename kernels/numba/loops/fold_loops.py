@@ -282,6 +282,8 @@ def _loop(spec: Fold, kind: str) -> Loop:
     names |= {"MOVING": left if spec.fixed else left + sum(others)}
     names |= {"SMALLER": smaller(spec.formats[0])}
     names |= {"CHECKED": kind == "within", "SHORT": kind == "short"}
+    # Constants of other files count in the key.
+    names |= {"BLOCK": BLOCK, "CHUNK": CHUNK, "GROUP": GROUP, "LANES": LANES, "STEP": STEP}
     algorithms = {"term": spec.term, "merge": spec.merge, "combine": spec.combine}
     return Loop(
         _KERNELS[kind], spec.state, given, algorithms, names,

@@ -33,7 +33,7 @@ from mcf.kernels.numba.loops.rows import (
 )
 from mcf.kernels.numba.loops.rows.lanes import LANES
 from mcf.kernels.numba.runtime import streaming, team
-from mcf.kernels.ordering import limit
+from mcf.kernels.ordering import HUGE, limit
 from mcf.kernels.row_tasks import RowTask
 
 _WORD = 8
@@ -75,7 +75,7 @@ def _extreme(task: RowTask, side: bool) -> Loop:
     if task.keys != FP64:
         names |= {"canonical": extremes.of_sum, "first_of": extremes.summed}
         algorithms["key"] = task.key
-    names |= {"NARROW": task.keys != FP64, "LIMIT": limit(task.keys)}
+    names |= {"NARROW": task.keys != FP64, "LIMIT": limit(task.keys), "HUGE": HUGE}
     names |= {"LARGEST": task.name.endswith("largest"), "SMALLER": smaller(task.format)}
     if task.name in _RUNNING_EXTREMES:
         function = extremes.lanes_running if side else extremes.running
