@@ -190,6 +190,17 @@ def test_closure() -> None:
     assert optimizer.step() is None
 
 
+def test_zero_grad_sets_gradients_to_zero_or_to_none() -> None:
+    p = parameter(3, BF16)
+    optimizer = AdamW([p])
+    steps(optimizer, 1)
+    optimizer.zero_grad(set_to_none=False)
+    assert p.grad is not None
+    assert (p.grad == 0).all()
+    optimizer.zero_grad()
+    assert p.grad is None
+
+
 @pytest.mark.parametrize("precision", [*STRICT, "fp32_states", "master"])
 @pytest.mark.parametrize("maximize", [False, True])
 def test_gradients_are_not_changed(precision: str, maximize: bool) -> None:
