@@ -63,12 +63,12 @@ class LowPrecisionOptimizer(Optimizer):
     _told = _told_of_no_effect = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Show users every option of the constructor, and describe those of all optimizers."""
+        """Show every option of the constructor; describe shared ones in this package's classes."""
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
             shown = options.signature(vars(cls)["__init__"], cls.precisions)
             cls.__signature__ = shown  # type: ignore[attr-defined]
-            if cls.__doc__ is not None:
+            if cls.__doc__ is not None and cls.__module__.startswith(f"{__package__}."):
                 cls.__doc__ = options.documented(cls.__doc__, [*shown.parameters, "options"])
 
     def __init__(self, params: ParamsT, defaults: Group, **given: Unpack[options.Options]) -> None:

@@ -21,7 +21,33 @@ from mcf.optim.storage.strategies import PrecisionName
 Group = dict[str, Any]
 
 
-class Options(TypedDict, total=False):
+class _Precision(TypedDict, total=False):
+    precision: PrecisionName | Precision
+
+
+class OtherOptions(TypedDict, total=False):
+    """The options without `precision`, for `CollageAdamW`, which calls it `mode`."""
+
+    compute_dtype: torch.dtype
+    maximize: bool
+    track_metrics: bool
+    foreach: bool | None
+    capturable: bool
+    differentiable: bool
+    fused: bool | None
+    decouple_lr: bool
+    peak_lr: float | None
+    max_lr: float | None
+    max_grad_norm: float | None
+    max_grad_value: float | None
+    nonfinite: Literal["torch", "skip", "raise"]
+    check_numerics: bool
+    low: Literal["nearest", "stochastic"]
+    seed: int
+    stream_by: str | None
+
+
+class Options(_Precision, OtherOptions, total=False):
     """Keyword arguments that all constructors accept.
 
     For the numbers that are stored and computed:
@@ -72,25 +98,6 @@ class Options(TypedDict, total=False):
       parameters. The default is the name, if there is one. Saved in checkpoints; older ones imply
       `"place"`.
     """
-
-    precision: PrecisionName | Precision
-    compute_dtype: torch.dtype
-    maximize: bool
-    track_metrics: bool
-    foreach: bool | None
-    capturable: bool
-    differentiable: bool
-    fused: bool | None
-    decouple_lr: bool
-    peak_lr: float | None
-    max_lr: float | None
-    max_grad_norm: float | None
-    max_grad_value: float | None
-    nonfinite: Literal["torch", "skip", "raise"]
-    check_numerics: bool
-    low: Literal["nearest", "stochastic"]
-    seed: int
-    stream_by: str | None
 
 
 # Roundings of the low component.

@@ -29,6 +29,7 @@ reveal_type(x)
 reveal_type(s)
 reveal_type(optimizer)
 CollageAdamW(lr=1e-3)
+CollageAdamW([torch.nn.Parameter(torch.zeros(3))], precision="plus")
 """
 pytestmark = pytest.mark.slow
 
@@ -77,10 +78,11 @@ def test_mypy(environment: Path) -> None:
         "torch._tensor.Tensor",
         "mcf.optim.rules.adamw.CollageAdamW",
     ], run.stdout
-    # The one error is the user's own.
+    # The two errors are the user's own.
     errors = [line for line in lines if "error:" in line]
-    assert len(errors) == 1, run.stdout
+    assert len(errors) == 2, run.stdout
     assert "Missing positional argument" in errors[0]
+    assert 'Unexpected keyword argument "precision"' in errors[1]
 
 
 def test_pyright(environment: Path) -> None:
@@ -97,8 +99,8 @@ def test_pyright(environment: Path) -> None:
     revealed = [line.rsplit('"', 2)[1] for line in run.stdout.splitlines() if "Type of" in line]
     assert revealed == ["MCFTensor", "Tensor", "CollageAdamW"], run.stdout
     errors = [line for line in run.stdout.splitlines() if "error:" in line]
-    assert len(errors) == 1, run.stdout
-    assert "reportCallIssue" in errors[0]
+    assert len(errors) == 2, run.stdout
+    assert all("reportCallIssue" in error for error in errors), run.stdout
 
 
 def test_new_file_in_an_editable_checkout_is_found(environment: Path) -> None:

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
 from mcf.kernels.choices import check_choice
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
-from mcf.optim.options import Options, hyperparameters
+from mcf.optim.options import Options, OtherOptions, hyperparameters
 from mcf.optim.rule import formulas
 from mcf.optim.rule.formulas import adam_feed_back, averaged, decay_and_gradient, feedback_factor
 from mcf.optim.rule.rule import SECOND, Coefficients, Rule, by_flags
@@ -236,7 +236,7 @@ class CollageAdamW(AdamW):
         amsgrad: bool = False,
         *,
         mode: Literal["light", "plus", "kahan"] = "plus",
-        **options: Unpack[Options],
+        **options: Unpack[OtherOptions],
     ) -> None:
         if "precision" in options:
             raise TypeError(
@@ -244,5 +244,4 @@ class CollageAdamW(AdamW):
                 "'kahan'; AdamW takes any precision"
             )
         check_choice("mode", mode, self.precisions)
-        options["precision"] = mode
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, precision=mode, **options)

@@ -146,6 +146,24 @@ def test_repeated_step_calls_few_functions(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(found.files) < 10
 
 
+def test_schedules_of_rates_cost_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, check = [], AdamW._check_group
+    monkeypatch.setattr(AdamW, "_check_group", lambda o, g: (checked.append(g), check(o, g)))
+    with mcf.executor("numba"):
+        optimizer = make(precision="plus")
+        group = optimizer.param_groups[0]
+        for t in range(6):
+            if t == 2:
+                checked.clear()
+            group["lr"], group["weight_decay"] = 1e-2 / (1 + t), 1e-2 * t
+            set_grad(first(optimizer), random((300,), BF16, t))
+            optimizer.step()
+        assert not checked
+        group["eps"] = 1e-6
+        optimizer.step()
+    assert len(checked) == 1
+
+
 @pytest.mark.parametrize("precision", ["plus", "light"])
 def test_accumulated_gradients_take_the_plan(
     precision: str, monkeypatch: pytest.MonkeyPatch

@@ -139,6 +139,22 @@ def test_each_step_takes_the_rate_of_the_moment() -> None:
     assert p.tolist() == [-0.875] * 3
 
 
+def test_rate_that_misses_zero_from_below_is_taken_and_saved() -> None:
+    # LinearLR down to 0 can end at -7e-22; a user may not give a negative rate.
+    optimizer = AdamW([parameter(4, BF16)], 3e-4)
+    scheduler = lr_scheduler.LinearLR(optimizer, 0.1, 0.0, 10)
+    for _ in range(10):
+        steps(optimizer, 1)
+        scheduler.step()
+    assert -1e-18 < optimizer.param_groups[0]["lr"] < 0
+    # A loaded optimizer checks all of its hyperparameters in its next step.
+    optimizer.load_state_dict(optimizer.state_dict())
+    steps(optimizer, 1)
+    other = AdamW([parameter(4, BF16)], 3e-4)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+
+
 # -- checkpoints -----------------------------------------------------------------------------------
 
 

@@ -54,6 +54,25 @@ def test_each_argument_of_a_constructor_is_described_once() -> None:
             assert found.__doc__.count(f"\n    {name}: ") == 1, (found, name)
 
 
+def test_subclass_of_a_user_keeps_its_docstring() -> None:
+    class Mine(AdamW):
+        """Mine.
+
+        Args:
+            params (list): in the words of the user.
+            gain (float): an argument of the user.
+        """
+
+        def __init__(self, params: Any, gain: float = 1.0, **options: Any) -> None:
+            super().__init__(params, **options)
+
+    assert inspect.getdoc(Mine) == (
+        "Mine.\n\nArgs:\n    params (list): in the words of the user.\n"
+        "    gain (float): an argument of the user."
+    )
+    assert [*inspect.signature(Mine).parameters][:3] == ["params", "gain", "precision"]
+
+
 def test_groups_of_different_hyperparameters_and_precisions() -> None:
     options: list[dict[str, Any]] = [
         {"lr": 1e-2, "precision": "plus"},
@@ -169,6 +188,17 @@ def test_closure() -> None:
     assert calls == [3.0]
     assert (p < 1).all()
     assert optimizer.step() is None
+
+
+def test_zero_grad_sets_gradients_to_zero_or_to_none() -> None:
+    p = parameter(3, BF16)
+    optimizer = AdamW([p])
+    steps(optimizer, 1)
+    optimizer.zero_grad(set_to_none=False)
+    assert p.grad is not None
+    assert (p.grad == 0).all()
+    optimizer.zero_grad()
+    assert p.grad is None
 
 
 @pytest.mark.parametrize("precision", [*STRICT, "fp32_states", "master"])
