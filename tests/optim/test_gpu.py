@@ -333,6 +333,14 @@ def test_a_scaler_does_not_wait() -> None:
     assert optimizer.state[params[0]]["step"].item() == 3
 
 
+def test_waiting_would_be_found() -> None:
+    params = params_of(BF16)
+    optimizer = AdamW(params, 1e-2, nonfinite="raise")
+    give_gradients(params, inputs_of(0))
+    with no_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
+        optimizer.step()
+
+
 def test_capture_needs_capturable() -> None:
     params = params_of(BF16)
     optimizer = AdamW(params, 1e-2)

@@ -464,3 +464,43 @@ def test_gradients_that_do_not_fit() -> None:
         optimizer.step()
     for a, b in zip(weight.components, before, strict=True):
         assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("precision", ["plus", "stochastic"])
+def test_accelerate_shards_after_the_optimizer(mesh: Any, precision: str) -> None:
+    """Under FSDP2 its `prepare` puts empty tensors, then the sharded parameters, in the groups.
+
+    accelerate itself does this on GPUs only.
+    """
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    def built() -> tuple[nn.Module, AdamW]:
+        model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)).to(BF16)
+        with torch.no_grad():
+            for k, p in enumerate(model.parameters()):
+                p.copy_(random(p.shape, BF16, k))
+        return model, AdamW(model.named_parameters(), 1e-2, precision=precision, max_grad_norm=1.0)
+
+    model, optimizer = built()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    (group,) = optimizer.param_groups
+    names = {p.data_ptr(): name for name, p in model.named_parameters()}
+    held = [p.data_ptr() for p in group["params"]]
+    for k in range(len(held)):
+        group["params"][k] = torch.empty(1, dtype=BF16)
+    for layer in model.children():
+        fully_shard(layer, mesh=mesh)
+    sharded = dict(model.named_parameters())
+    group["params"] = [sharded[names[address]] for address in held]
+    plain_model, plain = built()
+    for t in range(3):
+        for k, (p, q) in enumerate(zip(model.parameters(), plain_model.parameters(), strict=True)):
+            q.grad = random(q.shape, BF16, 10 * t + k, 0.1)
+            assert isinstance(p, DTensor)
+            p.grad = distribute_tensor(q.grad, p.device_mesh, p.placements)
+        optimizer.step()
+        plain.step()
+    for p, q in zip(model.parameters(), plain_model.parameters(), strict=True):
+        assert isinstance(p, DTensor)
+        assert_same_bits(p.to_local(), q)
