@@ -176,7 +176,8 @@ class Valued(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Any, computed: Any) -> Any:
-        return value.view_as(value)
+        # In-place operations on a view of an argument would be an error.
+        return value.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
