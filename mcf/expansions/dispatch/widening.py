@@ -86,7 +86,8 @@ def widened(
     """Return the arguments of a function in `WIDENED`, with narrower tensors promoted."""
     if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
-    given = [*args, *kwargs.values()]
+    # As in PyTorch, the target of `out=` does not decide the format of the computation.
+    given = [*args, *(v for k, v in kwargs.items() if k != "out")]
     if _AS_THEY_ARE.issuperset(map(type, given)):
         # The type's own attribute would call `__torch_function__`.
         formats = {x.__dict__["_c0"].dtype for x in given if type(x) is MCFTensor}
