@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -277,6 +279,47 @@ class Options(FormatOptions, total=False):
     requires_grad: bool
 
 
+Creator = TypeVar("Creator", bound=Callable[..., Any])
+
+
+def spelled_out(kinds: Any, terms: int | None = None) -> Callable[[Creator], Creator]:
+    """Show the names of `**options` in a function's signature, and refuse other names.
+
+    Args:
+        kinds: the `TypedDict` of the options.
+        terms: the default of the option `terms`.
+    """
+    defaults = {"terms": terms, "requires_grad": False}
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name),
+            annotation=kind.__forward_arg__,
+        )
+        for name, kind in inspect.get_annotations(kinds).items()
+    ]
+
+    def decorate(function: Creator) -> Creator:
+        found = inspect.signature(function)
+        own = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        known = frozenset(p.name for p in (*own, *options))
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in known:
+                    raise TypeError(
+                        f"{function.__qualname__}() got an unexpected keyword argument {name!r}"
+                    )
+            return function(*args, **given)
+
+        checked.__signature__ = found.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
 def shape_of(size: Sequence[Any]) -> tuple[int, ...]:
     """Return the shape from `f(2, 3)` or `f((2, 3))`."""
     if len(size) == 1 and isinstance(size[0], (tuple, list, torch.Size)):
@@ -319,11 +362,13 @@ def full(
     return leaf(made, requires_grad)
 
 
+@spelled_out(Options, terms=2)
 def zeros(*size: Any, **options: Unpack[Options]) -> MCFTensor:
     """Create a tensor of zeros of shape `size`; options as `mcf.full`."""
     return full(shape_of(size), 0, **options)
 
 
+@spelled_out(Options, terms=2)
 def ones(*size: Any, **options: Unpack[Options]) -> MCFTensor:
     """Create a tensor of ones of shape `size`; options as `mcf.full`."""
     return full(shape_of(size), 1, **options)
@@ -345,6 +390,7 @@ def eye(
     return leaf(wrap([one, *zero]), requires_grad)
 
 
+@spelled_out(Options)
 def arange(start: Any, end: Any = None, step: Any = 1, **options: Unpack[Options]) -> MCFTensor:
     """Create start, start + step, ... below end, each rounded to the nearest expansion.
 
@@ -364,6 +410,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, **options: Unpack[Options
     return _sequence([start, end, step], a, s, math.ceil((b - a) / s), **options)
 
 
+@spelled_out(Options)
 def linspace(start: Any, end: Any, steps: int, **options: Unpack[Options]) -> MCFTensor:
     """Create `steps` evenly spaced numbers from start to end, each the nearest expansion.
 
@@ -406,16 +453,19 @@ def _finite(value: Any, name: str) -> Fraction:
     return Fraction(number)
 
 
+@spelled_out(Options)
 def full_like(input: Tensor, fill_value: Any, **options: Unpack[Options]) -> MCFTensor:
     """Call `mcf.full` with shape, format and device of a tensor; a plain tensor has 2 terms."""
     return full(input.shape, fill_value, **like(input, options))
 
 
+@spelled_out(Options)
 def zeros_like(input: Tensor, **options: Unpack[Options]) -> MCFTensor:
     """Create zeros with shape, format and device of a tensor; see `mcf.full_like`."""
     return full_like(input, 0, **options)
 
 
+@spelled_out(Options)
 def ones_like(input: Tensor, **options: Unpack[Options]) -> MCFTensor:
     """Create ones with shape, format and device of a tensor; see `mcf.full_like`."""
     return full_like(input, 1, **options)

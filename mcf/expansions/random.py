@@ -11,7 +11,15 @@ from typing_extensions import Unpack
 
 from mcf.convert.rounding import convert
 from mcf.expansions.components import MAX_TERMS
-from mcf.expansions.creation import Device, Options, check_format, leaf, like, shape_of
+from mcf.expansions.creation import (
+    Device,
+    Options,
+    check_format,
+    leaf,
+    like,
+    shape_of,
+    spelled_out,
+)
 from mcf.expansions.tensor import Components, MCFTensor, wrap
 from mcf.kernels import operations
 from mcf.kernels.formats import Format, format_of
@@ -60,6 +68,7 @@ def normal_components(
     return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
 
 
+@spelled_out(Options, terms=2)
 def rand(
     *size: Any, generator: torch.Generator | None = None, **options: Unpack[Options]
 ) -> MCFTensor:
@@ -71,6 +80,7 @@ def rand(
     return _drawn(uniform_components, size, generator, **options)
 
 
+@spelled_out(Options, terms=2)
 def randn(
     *size: Any, generator: torch.Generator | None = None, **options: Unpack[Options]
 ) -> MCFTensor:
@@ -97,11 +107,17 @@ def _drawn(
     return leaf(wrap(components), requires_grad)
 
 
-def rand_like(input: Tensor, **options: Any) -> MCFTensor:
+@spelled_out(Options)
+def rand_like(
+    input: Tensor, *, generator: torch.Generator | None = None, **options: Unpack[Options]
+) -> MCFTensor:
     """Call `mcf.rand` with shape, format and device of a tensor; a plain tensor has 2 terms."""
-    return rand(tuple(input.shape), **like(input, options))
+    return rand(tuple(input.shape), generator=generator, **like(input, options))
 
 
-def randn_like(input: Tensor, **options: Any) -> MCFTensor:
+@spelled_out(Options)
+def randn_like(
+    input: Tensor, *, generator: torch.Generator | None = None, **options: Unpack[Options]
+) -> MCFTensor:
     """Call `mcf.randn` with shape, format and device of a tensor; a plain tensor has 2 terms."""
-    return randn(tuple(input.shape), **like(input, options))
+    return randn(tuple(input.shape), generator=generator, **like(input, options))

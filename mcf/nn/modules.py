@@ -15,7 +15,7 @@ import math
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from mcf.expansions.creation import FormatOptions, ones, zeros
+from mcf.expansions.creation import FormatOptions, ones, spelled_out, zeros
 from mcf.expansions.random import rand, randn
 from mcf.nn import functional
 
@@ -30,6 +30,7 @@ class MCFLinear(nn.Module):
         options: `terms`, `dtype` and `device`, as `mcf.full`.
     """
 
+    @spelled_out(FormatOptions, terms=2)
     def __init__(
         self,
         in_features: int,
@@ -67,6 +68,7 @@ class MCFEmbedding(nn.Module):
         options: `terms`, `dtype` and `device`, as `mcf.full`.
     """
 
+    @spelled_out(FormatOptions, terms=2)
     def __init__(
         self,
         num_embeddings: int,
@@ -99,6 +101,7 @@ class MCFLayerNorm(nn.Module):
         options: `terms`, `dtype` and `device`, as `mcf.full`.
     """
 
+    @spelled_out(FormatOptions, terms=2)
     def __init__(
         self,
         normalized_shape: int | tuple[int, ...],

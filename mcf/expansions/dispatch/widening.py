@@ -86,7 +86,8 @@ def widened(
     """Return the arguments of a function in `WIDENED`, with narrower tensors promoted."""
     if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
-    given = [*args, *kwargs.values()]
+    # As in PyTorch, the target of `out=` does not decide the format of the computation.
+    given = [*args, *(v for k, v in kwargs.items() if k != "out")]
     # `dtype` and `is_floating_point` of an expansion would call `__torch_function__`.
     formats = {x.__dict__["_c0"].dtype for x in given if isinstance(x, MCFTensor)}
     if not formats or (len(formats) == 1 and _AS_THEY_ARE.issuperset(map(type, given))):
@@ -175,7 +176,8 @@ class Valued(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Any, computed: Any) -> Any:
-        return value.view_as(value)
+        # In-place operations on a view of an argument would be an error.
+        return value.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:

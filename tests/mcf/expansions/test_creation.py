@@ -7,6 +7,7 @@ the wrong position; the leading component of a probability.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
 from collections.abc import Callable
@@ -505,3 +506,22 @@ def test_wrong_parameters() -> None:
         with pytest.raises(RuntimeError, match="expects"):
             call()
     assert x.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "terms"),
+    [
+        (mcf.zeros, 2), (mcf.ones, 2), (mcf.rand, 2), (mcf.randn, 2), (mcf.nn.MCFLinear, 2),
+        (mcf.nn.MCFEmbedding, 2), (mcf.nn.MCFLayerNorm, 2), (mcf.arange, None),
+        (mcf.linspace, None), (mcf.full_like, None), (mcf.zeros_like, None), (mcf.ones_like, None),
+        (mcf.rand_like, None), (mcf.randn_like, None),
+    ],
+)  # fmt: skip
+def test_signatures_name_each_option(function: Callable[..., Any], terms: int | None) -> None:
+    shown = inspect.signature(function).parameters
+    assert shown["terms"].default == terms
+    assert {"dtype", "device"} < shown.keys()
+    assert "options" not in shown
+    assert ("requires_grad" in shown) is not inspect.isclass(function)
+    with pytest.raises(TypeError, match=rf"{function.__name__}.*unexpected .* 'typ'"):
+        function(2, 3, typ=torch.float32)

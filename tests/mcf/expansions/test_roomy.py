@@ -128,6 +128,18 @@ def test_wider_operands_decide_the_format() -> None:
     assert F.batch_norm(x, *kept, training=True).dtype is F16
 
 
+def test_in_place_operations_on_results() -> None:
+    """Caught mutant: results that are views of an argument, which autograd refuses to change."""
+    x = mcf.tensor([1.0, 4.0], dtype=F16, requires_grad=True)
+    torch.sqrt(x).mul_(2).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 0.5]
+    one = mcf.tensor([1.0, 2.0], terms=1, requires_grad=True)
+    mcf.polyval([1.0, 2.0, 3.0], one).mul_(2).sum().backward()
+    assert one.grad is not None
+    assert one.grad.tolist() == [8.0, 12.0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["layer_norm", "group_norm", "avg_pool1d"])
 def test_derivatives(name: str) -> None:

@@ -93,6 +93,16 @@ def test_out_of_any_memory_holds_the_result(name: str, count: int) -> None:
     _same(one, expected, "all of them")
 
 
+@pytest.mark.parametrize("name", ["addcmul", "atan2", "logaddexp"])
+def test_a_wider_target_does_not_change_the_result(name: str) -> None:
+    """Caught mutant: operands promoted to the format of `out`."""
+    operands = [_tensor(24, seed=k, dtype=torch.float32) for k in range(3)]
+    operands = operands if name == "addcmul" else operands[:2]
+    function, out = getattr(torch, name), _tensor(24, terms=3)
+    expected = out.clone().copy_(function(*operands))
+    _same(function(*operands, out=out), expected, name)
+
+
 SHARED = "some elements of the input tensor and the written-to tensor refer to a single memory"
 PARTLY: dict[str, Callable[[Any, Any, Any], Any]] = {
     "mul": lambda x, y, out: torch.mul(x, y, out=out),
