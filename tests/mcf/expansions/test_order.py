@@ -119,6 +119,25 @@ def test_nan_and_infinities_compare_as_ieee_has_it() -> None:
     assert torch.fmax(x, mcf.ones(4)).tolist() == [1, math.inf, 1, 1]
 
 
+@pytest.mark.slow
+def test_comparisons_compiled_and_written_into_a_tensor() -> None:
+    def every(x: mcf.MCFTensor, y: mcf.MCFTensor) -> list[torch.Tensor]:
+        found = [compare(a, b) for compare in OPERATORS for a, b in ((x, y), (x, 0.1), (y, x[0]))]
+        return [*found, torch.where(x < y, x, y).to_plain()]
+
+    x = mcf.MCFTensor(hard(torch.float32, 2, 64, 1))
+    y = torch.cat([x[:32], x[32:].flip(0)])
+    with mcf.executor("torch"):
+        torch._dynamo.reset()
+        compiled = torch.compile(every, backend="aot_eager", fullgraph=True)(x, y)
+        torch._dynamo.reset()
+        assert_all_same_bits(compiled, every(x, y), "compiled")
+        out = torch.empty(64, dtype=torch.bool)
+        assert torch.lt(x, y, out=out) is out
+        assert torch.equal(out, x < y)
+        assert (out & ~out.flip(0)).any()
+
+
 @DTYPES
 def test_sorting_and_extremes(dtype: torch.dtype) -> None:
     x = close(dtype, 3)
