@@ -129,6 +129,8 @@ def test_compiled_derivatives_say_so() -> None:
         for backend in ("eager", "aot_eager"):
             with pytest.raises(Exception, match=r"applies torch\.func|under torch\.func\.grad"):
                 torch.compile(function, backend=backend)(OTHER)
+            # torch.compile leaves them disabled when a transform raises.
+            torch._C._autograd._saved_tensors_hooks_enable()
 
 
 def test_compiled_maps_have_the_bits() -> None:
