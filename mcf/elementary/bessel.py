@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -389,11 +390,11 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...], str, Any, Any]] = {
 }  # fmt: skip
 
 
-def _declare(name: str) -> None:
+def _declare(name: str) -> Callable[..., Components]:
     doc, torch_names, undifferentiated, derivative, slope = FUNCTIONS[name]
     order, scaled = int(name[1]), name.endswith("e")
     compute, error = (_first, first_error) if name[0] == "i" else (_second, second_error)
-    function(
+    return function(
         "x",
         called=name,
         doc=doc,
@@ -422,8 +423,8 @@ def _declare_slope(name: str, m: int) -> None:
     )(lambda x, fmt, terms: compute(x, fmt, terms, int(name[1]), m))
 
 
-for _name in FUNCTIONS:
-    _declare(_name)
+# Names of the module, where the site's reference looks for them.
+i0, i0e, i1, i1e, k0, k0e, k1, k1e = map(_declare, FUNCTIONS)
 for _name in ("i0e", "i1e", "k0e"):
     for _m in range(1, LAST + 1):
         _declare_slope(_name, _m)

@@ -579,9 +579,11 @@ COMPOSED["spherical_bessel_j0_1"] = Composed(
 COMPOSED["j1_over"] = bessel.over_x("j", -1)
 
 
-def _declare(kind: str, order: int, about: str, derivative: Any, slope: Any) -> None:
+def _declare(
+    kind: str, order: int, about: str, derivative: Any, slope: Any
+) -> Callable[..., Components]:
     compute, error = (_first, first_error) if kind == "j" else (_second, second_error)
-    function(
+    return function(
         "x",
         called=f"{kind}{order}",
         doc=f"""Return the Bessel function {kind.upper()}_{order}(x){about}
@@ -597,10 +599,13 @@ def _declare(kind: str, order: int, about: str, derivative: Any, slope: Any) -> 
 
 
 _AT_ENDS = "; -inf at zeros, NaN below and at infinity."
-_declare("j", 0, ", even; NaN at infinities.", lambda x, of: -of.j1(x), ("j1",))
-_declare("j", 1, ", odd; NaN at infinities.", lambda x, of: of.j0(x) - of.j1_over(x), OSCILLATING)
-_declare("y", 0, _AT_ENDS, lambda x, of: -of.y1(x), ("y1",))
-_declare(
+# Names of the module, where the site's reference looks for them.
+j0 = _declare("j", 0, ", even; NaN at infinities.", lambda x, of: -of.j1(x), ("j1",))
+j1 = _declare(
+    "j", 1, ", odd; NaN at infinities.", lambda x, of: of.j0(x) - of.j1_over(x), OSCILLATING
+)
+y0 = _declare("y", 0, _AT_ENDS, lambda x, of: -of.y1(x), ("y1",))
+y1 = _declare(
     "y",
     1,
     _AT_ENDS,

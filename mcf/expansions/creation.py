@@ -314,6 +314,8 @@ def spelled_out(kinds: Any, terms: int | None = None) -> Callable[[Creator], Cre
                     )
             return function(*args, **given)
 
+        # The site's reference would follow `__wrapped__` to a method that is replaced by this one.
+        del checked.__wrapped__  # type: ignore[attr-defined]
         checked.__signature__ = found.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
         return checked  # type: ignore[return-value]
 
