@@ -42,7 +42,7 @@ class LowPrecisionOptimizer(Optimizer):
     # The options of a group that select its rule, and the rules by the values of these.
     variants: tuple[str, ...] = ()
     rules: Mapping[tuple[Any, ...], Rule]
-    # Its flags that checkpoints of older versions lack.
+    # Flags that checkpoints of older versions lack.
     later: tuple[str, ...] = ()
     # Whether parameters may be expansion tensors.
     takes_expansions = True

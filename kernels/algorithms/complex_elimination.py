@@ -11,7 +11,7 @@ from mcf.kernels.algorithms import complex_numbers, complex_quotients
 from mcf.kernels.algorithms.elimination import first_bad, or_one
 from mcf.kernels.algorithms.ieee import DIV, FMA, SQRT, SUB, negated
 from mcf.kernels.algorithms.primitives import ZERO, invert, neg, rn, where
-from mcf.kernels.algorithms.selection import turned
+from mcf.kernels.algorithms.selection import negated_where
 from mcf.kernels.statements import Complex, family
 
 
@@ -119,7 +119,7 @@ def first_not_positive(known, d, index):
 @family("odd. x**")
 def signed(odd, x):
     """Return -x where a number of exchanges is odd, else x."""
-    return Complex(*(turned(odd[0] != ZERO, part) for part in x))
+    return Complex(*(negated_where(odd[0] != ZERO, part) for part in x))
 
 
 @family("flat. x**")

@@ -10,7 +10,7 @@ from mcf.kernels.algorithms import reflection
 from mcf.kernels.algorithms.ieee import DIV, SQRT, SUB, negated
 from mcf.kernels.algorithms.primitives import ZERO
 from mcf.kernels.algorithms.reflection import one, zero
-from mcf.kernels.algorithms.selection import either, turned
+from mcf.kernels.algorithms.selection import either, negated_where
 from mcf.kernels.statements import Complex, family, kept, recorded
 
 
@@ -22,7 +22,7 @@ def reflector(first, squares, flat, root, difference, over):
     """
     x, y = first
     norm = root(squares.real)
-    beta = turned(x[0] > ZERO, norm)
+    beta = negated_where(x[0] > ZERO, norm)
     t = difference(x, beta)
     flat = flat & (y[0] == ZERO)
     below = either(flat, one(beta), beta)

@@ -7,7 +7,7 @@ tuples of one register.
 from mcf.kernels.algorithms.ieee import DIV, FMA, MUL, SQRT, minus, negated
 from mcf.kernels.algorithms.primitives import ONE, ZERO, invert, neg, rn, where
 from mcf.kernels.algorithms.reflection import chosen
-from mcf.kernels.algorithms.selection import turned
+from mcf.kernels.algorithms.selection import negated_where
 from mcf.kernels.statements import family
 
 quotient, negative, product = DIV, minus, MUL
@@ -67,7 +67,7 @@ def first_not_positive(known, d, index):
 @family("odd. x*")
 def signed(odd, x):
     """Return -x where a number of exchanges is odd, else x."""
-    return turned(odd[0] != ZERO, x)
+    return negated_where(odd[0] != ZERO, x)
 
 
 @of_any_length

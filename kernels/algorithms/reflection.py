@@ -14,7 +14,7 @@ from mcf.kernels.algorithms.primitives import (
     where,
     whole,
 )
-from mcf.kernels.algorithms.selection import either, turned
+from mcf.kernels.algorithms.selection import either, negated_where
 from mcf.kernels.algorithms.transforms import finite_only
 from mcf.kernels.statements import family
 
@@ -40,7 +40,7 @@ def reflector(first, squares, flat, root, difference, quotient):
     i.e. all of x below is zero.
     """
     norm = root(squares)
-    beta = turned(first[0] > ZERO, norm)
+    beta = negated_where(first[0] > ZERO, norm)
     gap = difference(first, beta)
     tau = negated(quotient(gap, either(flat, one(beta), beta)))
     return either(flat, one(gap), gap), either(flat, zero(tau), tau)

@@ -15,7 +15,7 @@ from mcf.kernels.algorithms.primitives import (
     whole,
 )
 from mcf.kernels.algorithms.reflection import one, zero
-from mcf.kernels.algorithms.selection import either, turned
+from mcf.kernels.algorithms.selection import either, negated_where
 from mcf.kernels.statements import family
 
 
@@ -66,8 +66,8 @@ def twice(x):
 def tangent(wanted, z, root, total, inverse, fma):
     """Return sign(z) / (|z| + sqrt(1 + z^2)) where `wanted`, else 0, and its cosine."""
     negative = bits64(z[0]) < whole(0)
-    t = inverse(total(turned(negative, z), root(fma(z, z, one(z)))))
-    t = either(wanted, turned(negative, t), zero(t))
+    t = inverse(total(negated_where(negative, z), root(fma(z, z, one(z)))))
+    t = either(wanted, negated_where(negative, t), zero(t))
     return t, inverse(root(fma(t, t, one(t))))
 
 

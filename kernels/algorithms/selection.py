@@ -14,7 +14,7 @@ def either(c, x, y):
     return tuple(where(c, a, b) for a, b in zip(x, y, strict=True))
 
 
-def turned(c, x):
+def negated_where(c, x):
     """Return -x where the condition holds, else x."""
     return either(c, negated(x), x)
 
@@ -58,10 +58,10 @@ def clamp(x, low, high, smallest, largest):
 @family("x*")
 def abs_(x):
     """Return |x|, negating x if the sign bit of its first component is set."""
-    return turned(signed(x[0]), x)
+    return negated_where(signed(x[0]), x)
 
 
 @family("x* y*", unsigned=abs_)
 def copysign(x, y, unsigned):
     """Return |x|, negated if y has its sign bit set."""
-    return turned(signed(y[0]), unsigned(x))
+    return negated_where(signed(y[0]), unsigned(x))

@@ -69,7 +69,7 @@ _EXPRESSIONS = {
     "gather": "tl.load(table + index)",
     "invert": "condition == 0",
 }
-# Those that differ if registers are float32: longs are int32 tensors.
+# Primitives that differ if registers are float32: longs are int32 tensors.
 _SHORT_EXPRESSIONS = {
     "div": "tl.div_rn(a, b)",
     "sqrt": "tl.sqrt_rn(x)",
@@ -82,9 +82,9 @@ _SHORT_EXPRESSIONS = {
     # The hardware's floor on NVIDIA GPUs treats subnormal numbers as 0, but floor(-2**-130) is -1.
     "floor": f"nearest = {_nearest(32, 2.0**23)}; tl.where(nearest > x, nearest - 1.0, nearest)",
 }
-# Those that differ on NVIDIA GPUs. `min.f32` and `max.f32` return the other operand for a NaN and
-# keep subnormal numbers (PTX ISA, "Floating Point Instructions"). They order -0 before +0, which
-# `lesser` and `greater` leave open.
+# Primitives that differ on NVIDIA GPUs. `min.f32` and `max.f32` return the other operand for a NaN,
+# and keep subnormal numbers (PTX ISA, "Floating Point Instructions"). They order -0 before +0,
+# which `lesser` and `greater` leave open.
 _NVIDIA_EXPRESSIONS = {
     "lesser": "tl.minimum(a, b, tl.PropagateNan.NONE)",
     "greater": "tl.maximum(a, b, tl.PropagateNan.NONE)",

@@ -418,7 +418,7 @@ def matrix_sqrth(A: Any) -> Any:
     return differentiable(lambda a: [square_root(a)], _root_derivative, A, widen=False)[0]
 
 
-# These names exist from torch 2.14 on.
+# torch has these names from 2.14 on.
 if hasattr(torch.linalg, "polar"):
     implements("linalg_polar")(polar)
     implements("linalg_matrix_sqrth")(matrix_sqrth)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-# These modules declare the functions.
+# Modules that declare the functions.
 from mcf.elementary import airy as airy
 from mcf.elementary import bessel as bessel
 from mcf.elementary import bessel_jy as bessel_jy

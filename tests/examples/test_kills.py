@@ -38,7 +38,7 @@ TINY = [
     "--eval-every=50", "--eval-windows=4", "--checkpoint-every=3", "--device=cpu",
     "--threads=1", "--reduce=exact", "--strategies=plus",
 ]  # fmt: skip
-# What a life may take on a busy machine.
+# The most seconds that a run may take on a busy machine.
 PATIENCE = 300.0
 
 

@@ -286,7 +286,7 @@ def test_masks() -> None:
         assert found.inputs[:, 0].eq(texts.CLS).all()
         assert found.inputs[:, -1].eq(texts.SEP).all()
         assert found.inputs.eq(texts.SEP).sum() == size * (2 if bert else 1)
-        # Of CLS and SEP none is masked; of the others 15 %, within four standard deviations.
+        # No CLS or SEP is masked; 15 % of the others are, within four standard deviations.
         counted = size * (length - (3 if bert else 2))
         share = found.masked.sum().item() / counted
         assert abs(share - 0.15) < 4 * (0.15 * 0.85 / counted) ** 0.5
@@ -379,7 +379,7 @@ def test_the_page_has_the_tables_of_the_rows(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = importlib.import_module(name)
-    # What is drawn is looked at by the tests above.
+    # The tests above look at the numbers drawn.
     monkeypatch.setattr(script.paper, "save", lambda made, image: None)
     monkeypatch.setattr(script, "curve", lambda rows, image: None, raising=False)
     script.main(["--report"])

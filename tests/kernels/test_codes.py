@@ -108,7 +108,7 @@ def test_every_code(name: str) -> None:
         assert found[255].isnan()
         assert (Fraction(found[254].item()), Fraction(found[1].item())) == (10, Fraction(1, 2**60))
         return
-    # Of 4 bits -0 is NaN, and nothing else.
+    # In 4 bits -0 is NaN, and nothing else.
     negative = found[case.sign : case.sign + end]
     assert_same_bits(negative[1:], -found[1:end])
     assert negative[0].isnan() if name == "4_bits" else negative[0].item() == 0
@@ -332,7 +332,7 @@ FORMATS = (BF16, FP16, FP32, INT8, INT16, UINT8)
 
 @on_each_executor
 def test_formats_beside_packed_ones(executor: str) -> None:
-    """What is loaded in pairs and stored in pairs is what was there, of every format."""
+    """Loads and stores in pairs keep every number of every format."""
     spec = Elementwise(
         name="pairs",
         function=moved,

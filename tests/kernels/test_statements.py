@@ -159,7 +159,7 @@ FAMILIES = {
     for name, family in vars(module).items()
     if isinstance(family, (dict, Family)) and not name.startswith("_")
 }
-# The same function may stand in two tables.
+# A function may stand in two tables.
 MEMBERS = list(dict.fromkeys(itertools.chain(*(f.values() for f in FAMILIES.values()))))
 
 

@@ -93,7 +93,7 @@ def _same(whole: Callable[..., Any], short: Callable[..., Any], terms: int) -> b
     for _ in range(terms - 1):
         planes.append(d.low(planes[-1]))
     y = d.numbers(d.exponents(count, -60, 60))
-    # What cancels, in part or but for what is behind the first component.
+    # Operands that cancel, in part or down to the trailing components.
     y[::4] = -planes[0][::4]
     y[1::4] = -(planes[0] * 256).round()[1::4] / 256
     formats = {"rc": FP64}

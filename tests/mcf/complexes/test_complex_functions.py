@@ -135,7 +135,7 @@ def test_annex_g_row_by_row(name: str, dtype: torch.dtype, terms: int, near: flo
     assert not wrong
     for part in (found.real, found.imag):
         first, *rest = part.components
-        # What stands below a zero, an infinity or NaN is 0.
+        # Components that follow a zero, an infinity or NaN are 0.
         plain = (first == 0) | ~first.isfinite()
         assert all(bool((c[plain] == 0).all()) for c in rest)
 

@@ -186,7 +186,7 @@ def test_exponentials_of_nilpotent_matrices(terms: int, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_pseudoinverses_and_ranks() -> None:
-    """Of full and of deficient rank: A P A = A, P A P = P, both products Hermitian."""
+    """Pseudoinverses of full and deficient rank: A P A = A, P A P = P, both products Hermitian."""
     for a, rank in (
         (gaussian(5, 3, seed=1), 3),
         (gaussian(5, 2, seed=2) @ gaussian(2, 4, seed=3), 2),
@@ -235,7 +235,7 @@ def test_least_squares() -> None:
 
 @pytest.mark.slow
 def test_norms_and_condition_numbers() -> None:
-    """Of moduli that are whole, exactly; of unitary matrices times numbers."""
+    """Compare exactly for whole moduli, and for unitary matrices times numbers."""
     a = mcf.complex_tensor([[3 + 4j, 5 - 12j], [-8 + 15j, 0j]], 2, F64)
     assert [float(linalg.matrix_norm(a, p)) for p in (1, -1, math.inf, -math.inf)] == [
         22, 13, 18, 17,
@@ -423,7 +423,7 @@ def _second(z: Any) -> Any:
     return linalg.lu_factor(z.clone().requires_grad_())[0].real.sum().backward()
 
 
-# Of a 3 by 2 matrix.
+# Factors of a 3 by 2 matrix.
 REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     **{
         f.__name__: (f, RuntimeError, r"square matrices|batches")

@@ -391,7 +391,7 @@ COMPILED: dict[str, Callable[[Any, Any], Any]] = {
         itertools.product(COMPILED, ("eager", "aot_eager", "mcf.fused")), [("product", "aot_eager")]
     ),
 )
-# Of where a graph ends; whole graphs are those of arithmetic.
+# Functions at which a graph ends; arithmetic has whole graphs.
 @pytest.mark.filterwarnings("ignore:.*Dynamo does not know how to trace:UserWarning")
 def test_compiled_functions_have_the_eager_bits(name: str, backend: str) -> None:
     torch._dynamo.reset()
@@ -442,7 +442,7 @@ A = torch.complex(torch.arange(4.0).reshape(2, 2), torch.tensor([[1.0, -2.0], [0
 )
 B = A.flip(0) * (1 - 2j)
 R = torch.tensor([[2.0, -1.0], [1.0, 3.0]], dtype=F64)
-# Of complex a and b and real r.
+# Functions of complex a and b and real r.
 COMPOSED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "einsum": lambda a, b, r: torch.einsum("ij,jk->ik", a, r),
     "einsum_trace": lambda a, b, r: torch.einsum("ii->", a),

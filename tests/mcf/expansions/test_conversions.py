@@ -487,7 +487,7 @@ def test_frexp_of_many(dtype: torch.dtype, terms: int) -> None:
         value, found = (sum(map(Fraction, part)) for part in (row[:terms], row[terms:]))
         whole = value / Fraction(2) ** e
         assert Fraction(1, 2) <= abs(whole) < 1
-        # Of components that are subnormal in the end each is rounded once.
+        # Each component that is subnormal in the end is rounded once.
         assert found == whole or (e > 0 and abs(found - whole) <= 2 * least)
 
 

@@ -434,7 +434,7 @@ def test_complex_numbers_keep_dtype_and_terms_of_their_parts() -> None:
     assert mcf.complex(torch.ones(2), np.float64(0.1)).dtype == torch.float32
 
 
-# Of 16 bits one in 65536 is zero; of 8 one in 256.
+# One number in 65536 of 16 bits is zero, one in 256 of 8 bits.
 COUNT, FORM = 2000, {"terms": 1, "dtype": torch.bfloat16}
 
 

@@ -183,7 +183,7 @@ def test_vectors_are_formatted_number_by_number() -> None:
 def test_str_has_the_digits_that_every_expansion_of_the_format_holds(
     dtype: torch.dtype, terms: int
 ) -> None:
-    """So many digits come back whatever they are; of the mutant's one more, the last is noise."""
+    """Any digits come back up to the count promised; the mutant's extra digit is noise."""
     fmt = FORMATS[dtype]
     bits = min(terms * fmt.p, 1 - (fmt.emin - fmt.p + 1))
     count = math.floor((bits - 1) * math.log10(2))

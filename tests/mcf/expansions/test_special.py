@@ -75,7 +75,7 @@ def test_errors(upper: bool) -> None:
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "terms", "limit"),
-    # Of four components as many are computed with: what the exponent's error does comes on top.
+    # Four components are computed with four: the effect of the exponent's error comes on top.
     [(F64, 1, 1.001), (F64, 2, 1.001), (F64, 3, 1.001), (F32, 3, 1.001), (BF16, 2, 1.001),
      (F64, 4, 4000.0)],
 )  # fmt: skip
@@ -163,7 +163,7 @@ def test_special_values() -> None:
         function = getattr(torch.special, name)
         ours = function(mcf.tensor(a[keep], 2, F64), mcf.tensor(x[keep], 2, F64)).to_plain()
         theirs = function(a.double(), x.double())[keep]
-        # Of a NaN beside an infinity or a zero torch has numbers.
+        # torch returns numbers for a NaN next to an infinity or a zero.
         theirs[a[keep].isnan() | x[keep].isnan()] = torch.nan
         assert torch.equal(ours.nan_to_num(-7), theirs.nan_to_num(-7))
 
@@ -209,7 +209,7 @@ def _worst_zeta(dtype: torch.dtype, terms: int, pairs: list[tuple[float, float]]
             while b < 0:
                 exact, b = exact + b ** -int(float(a)), b + 1
             exact += acb(a).zeta(acb(b)).real
-            # What float32 has all components of.
+            # Numbers of which float32 holds all components.
             if dtype is F64 or abs(exact) > arb(2) ** -60:
                 worst = max(worst, float(abs(ours - exact) / (abs(exact) * unit)))
         return worst

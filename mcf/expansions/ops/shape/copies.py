@@ -366,7 +366,7 @@ _refuse(
     "torch.nn.utils.rnn.pad_sequence",
     "pad each tensor with torch.nn.functional.pad, then stack",
 )
-# These access the tensor's own storage, which holds no data.
+# Functions that access the tensor's own storage, which holds no data.
 _refuse(Tensor.apply_, "torch.Tensor.apply_", "use x.to_fractions() and mcf.tensor")
 _refuse(Tensor.new, "torch.Tensor.new", "use x.new_empty or x.new_tensor")
 
